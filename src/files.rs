@@ -1,9 +1,13 @@
-//! Writing files so that a kill or a power cut leaves them whole: synced, then renamed.
+//! Writing files so that a kill or a power cut leaves them whole: synced, then renamed. Reading them by mapping.
+
+mod mapped;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::create_fresh;
+pub(crate) use mapped::MappedFile;
 use thiserror::Error;
 
 /// A file operation that the operating system refused.
@@ -51,7 +55,7 @@ pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 /// Writes a file and waits until it is on disk.
 pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let write = || -> io::Result<()> {
-        let mut file = File::create(path)?;
+        let mut file = create_fresh(path)?;
         file.write_all(bytes)?;
         file.sync_all()
     };
@@ -77,6 +81,42 @@ pub(crate) fn remove_dir_if_there(path: &Path) -> Result<(), FileError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FileError::of("remove", path)(error)),
         _ => Ok(()),
     }
+}
+
+/// A folder that must stay where it is. The handle keeps the system from giving its number to another one.
+#[derive(Debug)]
+pub(crate) struct HeldFolder {
+    path: PathBuf,
+    handle: Option<File>,
+}
+
+impl HeldFolder {
+    /// Holds the folder `path`. Where the system opens no folders, only its name counts.
+    pub(crate) fn of(path: &Path) -> Self {
+        Self { path: path.to_path_buf(), handle: File::open(path).ok() }
+    }
+
+    /// Returns whether the path still leads to the same folder.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let Ok(now) = fs::metadata(&self.path) else { return false };
+        let before = self.handle.as_ref().and_then(|handle| handle.metadata().ok());
+        before.is_none_or(|before| identity(&before) == identity(&now))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(unix)]
+fn identity(folder: &fs::Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (folder.dev(), folder.ino())
+}
+
+#[cfg(not(unix))]
+fn identity(folder: &fs::Metadata) -> bool {
+    folder.is_dir()
 }
 
 #[cfg(test)]

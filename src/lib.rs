@@ -25,9 +25,9 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `files` writing files safely · `units` numbers for people |
+//! | 0 | `files` writing files safely · `terminal` text without control characters · `units` numbers for people |
 //! | 1 | [`config`] the settings of a run · [`metrics`] the measurements of a run |
-//! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` AdamW and its schedules · `logging` console, JSON lines, TensorBoard · `distributed` several processes: who they are, their link, their launcher |
+//! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` optimizers and schedules · `logging` console, JSON lines, TensorBoard · `distributed` several processes: who they are, their link, their launcher |
 //! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically · `hugging_face` folders of `transformers` · `gguf` files of llama.cpp |
 //! | 4 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
 //! | 5 | [`train`] the loop, its steps and its state |
@@ -43,7 +43,7 @@
 //! text -> Example -> token ids -> cache -> HostBatch      kiln-data
 //!                            HostBatch -upload-> Batch    device
 //!                  Batch -Transformer-> hidden -> loss    kiln-model
-//!   loss -> gradients -> accumulate -> clip -> AdamW      train, optim
+//!   loss -> gradients -> accumulate -> clip -> optimizer  train, optim
 //! ```
 //!
 //! # Invariants
@@ -89,6 +89,7 @@ pub mod logging;
 pub mod optim;
 #[doc(hidden)]
 pub mod report;
+mod terminal;
 mod units;
 
 pub use config::Config;

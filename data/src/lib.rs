@@ -18,7 +18,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `error` · `host_batch` the batch and its buffer · `loader_config` · `sampler` the order of rows, from seed and epoch · `reorder` · [`jobs`] when threads worked |
+//! | 0 | `error` · [`files`] opening files in folders of strangers · `host_batch` the batch and its buffer · `loader_config` · `sampler` the order of rows, from seed and epoch · `reorder` · [`jobs`] when threads worked |
 //! | 1 | `corpus` text files as rows |
 //! | 2 | `tokenizer` text to ids and back |
 //! | 3 | `cache` ids in a memory-mapped file · `built_in` the trainer's built-in task |
@@ -40,6 +40,7 @@ pub mod built_in;
 mod cache;
 mod corpus;
 mod error;
+pub mod files;
 #[cfg(test)]
 mod fixtures;
 mod host_batch;
@@ -52,7 +53,9 @@ mod source;
 mod tokenizer;
 
 pub use batch::{Buckets, Collator, EpochPlan, round_up};
-pub use cache::{Prepared, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record};
+pub use cache::{
+    Prepared, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record, verify_record_of,
+};
 pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, Example, Header,
     LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, Packing, PairCorpus, Role, RowReport, Table, Task,
@@ -68,10 +71,10 @@ pub use source::{
     PreferenceSource, TextSource,
 };
 pub use tokenizer::{
-    ChatTemplate, DecodeStream, LabelledEncoder, LabelledRow, M2m100Files, MarianFiles, MaskedEncoder, Normalization,
-    PairEncoder, PairTokenizers, SpecialEncoder, SpecialIds, TemplateError, TextEncoder, TextSpecialIds, TextTokenizer,
-    TokenizerConfig, TokenizerKind, chat_template_next_to, read_chat_template, read_sentencepiece, sentencepiece_json,
-    tokens_around,
+    ChatTemplate, DecodeStream, FolderTokenizer, LabelledEncoder, LabelledRow, M2m100Files, MarianFiles, MaskedEncoder,
+    Normalization, PairEncoder, PairTokenizers, SpecialEncoder, SpecialIds, TemplateError, TextEncoder, TextSpecialIds,
+    TextTokenizer, TokenizerConfig, TokenizerKind, chat_template_next_to, read_chat_template, read_sentencepiece,
+    sentencepiece_json, tokens_around,
 };
 
 /// Compiles and runs the example of the README.

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::{fs, slice};
 
 use kiln::checkpoint::{
-    self, Checkpoints, FORMAT, MANIFEST_FILE, Manifest, NamedTensor, Snapshot, StoredFile, TrainerState,
+    self, Checkpoints, FORMAT, MANIFEST_FILE, Manifest, NamedState, NamedTensor, Snapshot, StoredFile, TrainerState,
 };
 use kiln::config::{Config, Sources, load};
 use kiln::distributed::link::foreign::read_foreign;
@@ -27,7 +27,7 @@ use kiln_model::{TransformerConfig, hf};
 pub type EntryPoint = (&'static str, fn(&[u8]));
 
 /// All entry points.
-pub const ENTRY_POINTS: [EntryPoint; 9] = [
+pub const ENTRY_POINTS: [EntryPoint; 10] = [
     ("cache", fuzz_cache),
     ("checkpoint", fuzz_checkpoint),
     ("safetensors", fuzz_safetensors),
@@ -37,6 +37,7 @@ pub const ENTRY_POINTS: [EntryPoint; 9] = [
     ("link", read_foreign),
     ("sentencepiece", fuzz_sentencepiece),
     ("marian", fuzz_marian),
+    ("tokenizer", fuzz_tokenizer),
 ];
 
 thread_local! {
@@ -158,6 +159,7 @@ pub fn good_checkpoint() -> PathBuf {
 
                 let state = TrainerState {
                     format: FORMAT,
+                    run: None,
                     step: 7,
                     micro_steps: 7,
                     group_size: None,
@@ -178,8 +180,7 @@ pub fn good_checkpoint() -> PathBuf {
 
                 let snapshot = Snapshot {
                     weights: tensors(),
-                    first_moments: tensors(),
-                    second_moments: tensors(),
+                    optimizer: ["m", "v"].map(|name| NamedState::new(name, tensors())).into(),
                     state,
                     model: TransformerConfig::tiny(),
                     files: vec![StoredFile { name: "config.toml".into(), bytes: b"seed = 1\n".into() }],
@@ -310,6 +311,19 @@ pub fn fuzz_chat(input: &[u8]) {
             _ => Arc::new(PreferenceSource::new(cache, &tokenizer, 256, &loader, 0.1).expect("a cache just made")),
         };
         OnePass::new(source, &loader).expect("good settings").take(100).for_each(drop);
+    }
+}
+
+/// Reads a `tokenizer.json`, and encodes and decodes texts with it.
+pub fn fuzz_tokenizer(input: &[u8]) {
+    let folder = path("tokenizer");
+    fs::create_dir_all(&folder).expect("writable");
+    write(&folder.join("tokenizer.json"), input);
+    let Ok(tokenizer) = TextTokenizer::load_dir(&folder) else { return };
+    for text in ["", "a", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa! a", "\u{e9}e\u{301} \u{8a9e}\u{1f600}\n\t x"] {
+        if let Ok(ids) = tokenizer.encode(text) {
+            let _ = tokenizer.decode(&ids);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::norm::Norm;
 use crate::rows::Rows;
 
 /// How features divide into heads, and the settings of the attention operator.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Heads {
     /// H.
     n: usize,
@@ -41,7 +41,7 @@ impl Heads {
             dim: config.head_dim(),
             wavelengths: (config.positions == Positions::Rotary).then(|| config.rotary_wavelengths(layer)),
             window: config.window_of(layer),
-            scale: config.attention_scale,
+            scale: config.score_scale(layer),
             softcap: config.score_softcap(),
             dropout: config.attention_dropout,
         }
@@ -195,9 +195,9 @@ impl SelfAttention {
     }
 
     fn rotate(&self, qkv: Tensor<2>, positions: impl FnOnce() -> Tensor<1, Int>) -> Tensor<2> {
-        let Heads { n, n_kv, dim, wavelengths, .. } = self.heads;
+        let Heads { n, n_kv, dim, wavelengths, .. } = &self.heads;
         match wavelengths {
-            Some(wavelengths) => kiln_kernels::rotary(qkv, positions(), n + n_kv, dim, wavelengths),
+            Some(wavelengths) => kiln_kernels::rotary(qkv, positions(), n + n_kv, *dim, wavelengths.clone()),
             None => qkv,
         }
     }
@@ -226,7 +226,8 @@ pub struct CrossAttention {
 
 impl CrossAttention {
     pub(crate) fn init(init: &Init, n_layers: usize) -> Self {
-        let heads = Heads { window: None, ..Heads::of_layer(init.config, 0) };
+        // Its scores have no positions.
+        let heads = Heads { window: None, scale: init.config.attention_scale, ..Heads::of_layer(init.config, 0) };
         let d = init.config.d_model;
         let (q, kv) = (heads.query_width(), heads.key_value_width());
         let role = Role::Projection { fan_out: q + kv };

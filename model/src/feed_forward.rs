@@ -24,10 +24,12 @@ impl FeedForward {
     pub(crate) fn init(init: &Init, n_layers: usize) -> Self {
         let (d, f) = (init.config.d_model, init.config.d_ff);
         let inner = if init.config.activation.is_gated() { 2 * f } else { f };
+        let has_bias = init.config.has_feed_forward_bias();
+        let linear = if has_bias { Linear::init_with_bias } else { Linear::init_without_bias };
         Self {
-            input: Linear::init(&init.at("input"), [d, inner], Role::Plain)
+            input: linear(&init.at("input"), [d, inner], Role::Plain)
                 .adapted(&init.at("input"), Product::FeedForwardInput),
-            output: Linear::init(&init.at("output"), [f, d], Role::EndOfBranch { n_layers })
+            output: linear(&init.at("output"), [f, d], Role::EndOfBranch { n_layers })
                 .adapted(&init.at("output"), Product::FeedForwardOutput),
             activation: init.config.activation,
             dropout: init.config.activation_dropout.unwrap_or(init.config.dropout),

@@ -125,11 +125,13 @@ fn sinusoids(n: usize, d: usize) -> Vec<f32> {
 }
 
 /// `sin((p + first) / 10000^(i / (D / 2 - 1)))` in feature i and the cosine in D / 2 + i, row by row. Source:
-/// `SinusoidalPositionalEmbedding` of fairseq, where the padding's id is its position, and the next one the first.
+/// `SinusoidalPositionalEmbedding` of fairseq, where the padding's id is its position, and the next one the first. The last of an odd
+/// number of features is 0.
 fn of_fairseq(n: usize, d: usize, first: usize) -> Vec<f32> {
     let half = d / 2;
     let angle = |p: usize, i: usize| (p + first) as f64 / 10_000_f64.powf(i as f64 / (half - 1) as f64);
     let row = |p: usize| (0..half).map(move |i| angle(p, i).sin()).chain((0..half).map(move |i| angle(p, i).cos()));
+    let row = |p: usize| row(p).chain((2 * half < d).then_some(0.0));
     (0..n).flat_map(row).map(|x| x as f32).collect()
 }
 

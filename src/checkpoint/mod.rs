@@ -8,13 +8,14 @@
 //!     tokenizer.json         and whatever else the tokenizers save
 //!     config.toml            the run's configuration
 //!     ema.safetensors        train.ema_decay: averaged weights by parameter path
-//!     optimizer.safetensors  both moments of AdamW by parameter path
+//!     optimizer.safetensors  the optimizer's state by name and parameter path
 //!     outer.safetensors      train.sync_every: momentum of the outer optimizer
-//!     replica-N.safetensors  train.sync_every: both moments of device N
+//!     replica-N.safetensors  train.sync_every: the optimizer's state of device N
 //!     trainer_state.json     step, data position, best validation
 //!     manifest.json          size and BLAKE3 hash of every other file; written last
 //!   last                     a file with the name of the newest folder
 //!   best                     the same for the best validation
+//!   run                      a hash that all checkpoints of the run share
 //! ```
 //!
 //! An imported or averaged checkpoint holds weights only, without `optimizer.safetensors` and `trainer_state.json`. It can be
@@ -25,25 +26,40 @@
 
 mod average;
 mod manifest;
+mod open;
+mod origin;
+mod pointer;
 mod read;
 mod resume;
 mod retention;
 mod saver;
 mod snapshot;
+mod states;
+mod tensor_file;
 mod tensors;
+mod verified;
 mod write;
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::files::FileError;
+use crate::files::{FileError, HeldFolder};
 
 pub use average::average;
 pub use manifest::{Manifest, ManifestFile};
+pub use open::OpenCheckpoint;
+pub use origin::RUN_FILE;
+pub(crate) use origin::run_of;
+pub use pointer::Pointer;
+pub(crate) use read::state as read_state;
 pub use read::{has_average, read, read_average, read_weights, verify};
+pub(crate) use resume::lasting_fields;
 pub use resume::{
     Difference, NotTheSameRun, Resume, all_differences, config_differences, fields, find_resume, is_within,
 };
@@ -52,11 +68,12 @@ pub use snapshot::{
     Best, FORMAT, LossScale, NamedTensor, Patience, ReplicaCounters, Replicas, Score, Snapshot, StoredFile,
     TrainerState, Weights,
 };
+pub use states::{NamedState, flat_states, named_states};
 pub use tensors::{flat_tensor, initial_tensors, load_into, load_model, named_tensors};
 
 /// The weights, by parameter path.
 pub const MODEL_FILE: &str = "model.safetensors";
-/// The moments of the optimizer.
+/// The state of the optimizer.
 pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 /// Averaged weights, if `train.ema_decay` asks for them.
 pub const EMA_FILE: &str = "ema.safetensors";
@@ -115,7 +132,37 @@ pub enum CheckpointError {
         /// The unexpected content.
         reason: String,
     },
-    /// The checkpoint has no moments and counters.
+    /// A file that names a checkpoint is damaged, is missing, or names another one than it should.
+    #[error(
+        "{}: {problem}; kiln train --resume sets it again; to use a checkpoint without it, name one with --checkpoint \
+         step-NUMBER", .file.display()
+    )]
+    Pointer {
+        /// `last` or `best`.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// Whether a training that goes on may be about to write it.
+        may_be_late: bool,
+    },
+    /// The checkpoint was made by another run than its neighbours.
+    #[error(
+        "{}: it belongs to another run than {} says; move it away, or delete {} if all checkpoints are of one run",
+        .path.display(), .record.display(), .record.display()
+    )]
+    OfAnotherRun {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The file that says which run the checkpoints belong to.
+        record: PathBuf,
+    },
+    /// The run folder is no longer where it was when the run began.
+    #[error(
+        "{}: this run folder was moved or deleted while the run trained, which ends here, because its files would be in two \
+         places; bring it back, or name its new place with --run, and continue with --resume", .0.display()
+    )]
+    Moved(PathBuf),
+    /// The checkpoint has no state of the optimizer and no counters.
     #[error(
         "{} holds weights only, because it was imported or averaged, so it cannot be resumed; start a new run from it \
          with kiln train --from", .0.display()
@@ -184,6 +231,8 @@ impl CheckpointError {
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
     dir: PathBuf,
+    /// The run folder, while a run trains in it.
+    held: Option<Arc<HeldFolder>>,
     /// Whether the checkpoint before the first step is never deleted.
     keeps_start: bool,
 }
@@ -197,26 +246,7 @@ pub struct NewestSound {
     pub damaged: Vec<CheckpointError>,
 }
 
-/// The files that point to a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pointer {
-    /// The newest checkpoint.
-    Last,
-    /// The one with the best validation.
-    Best,
-}
-
-impl Pointer {
-    /// Name of its file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Last => "last",
-            Self::Best => "best",
-        }
-    }
-}
-
-/// The moments of device `replica`, if devices take steps alone; [`OPTIMIZER_FILE`] has the first one's.
+/// The optimizer's state of device `replica`, if devices take steps alone; [`OPTIMIZER_FILE`] has the first one's.
 fn replica_file(replica: usize) -> String {
     format!("replica-{replica}.safetensors")
 }
@@ -240,13 +270,46 @@ fn step_of(name: &str) -> Option<u64> {
 impl Checkpoints {
     /// The checkpoints of the run in `run_dir`. The folder need not exist yet.
     pub fn of_run(run_dir: &Path) -> Self {
-        Self { dir: run_dir.join("checkpoints"), keeps_start: false }
+        Self { dir: run_dir.join("checkpoints"), held: None, keeps_start: false }
     }
 
     /// Returns the same checkpoints. With `keeps_start` the one before the first step is never deleted.
     #[must_use]
     pub fn keeping_start(self, keeps_start: bool) -> Self {
         Self { keeps_start, ..self }
+    }
+
+    /// Returns the same checkpoints for a run that trains in the folder, which must stay in its place from now on.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub(crate) fn held(self) -> Result<Self, CheckpointError> {
+        let run_dir = self.dir.parent().unwrap_or(&self.dir);
+        fs::create_dir_all(run_dir).map_err(CheckpointError::io("create", run_dir))?;
+        let held = Some(Arc::new(HeldFolder::of(run_dir)));
+        Ok(Self { held, ..self })
+    }
+
+    /// Refuses to go on in a run folder that was moved or deleted: the files would be in two places.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Moved`].
+    pub(crate) fn ensure_in_place(&self) -> Result<(), CheckpointError> {
+        match &self.held {
+            Some(held) if !held.is_in_place() => Err(CheckpointError::Moved(held.path().to_path_buf())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Why a file could not be written, if the run folder is being moved or deleted: that may take a moment.
+    fn moved_meanwhile(&self) -> Option<CheckpointError> {
+        (0..10).find_map(|_| {
+            let moved = self.ensure_in_place().err();
+            if moved.is_none() {
+                sleep(Duration::from_millis(100));
+            }
+            moved
+        })
     }
 
     /// `RUN/checkpoints`.
@@ -270,36 +333,6 @@ impl Checkpoints {
         }
         found.sort();
         Ok(found)
-    }
-
-    /// The folder that `pointer` names, if both exist.
-    pub fn pointed(&self, pointer: Pointer) -> Option<PathBuf> {
-        let name = fs::read_to_string(self.dir.join(pointer.name())).ok()?;
-        step_of(name.trim())?;
-        let path = self.dir.join(name.trim());
-        path.is_dir().then_some(path)
-    }
-
-    /// Finds the folder for `wanted`: `last`, `best`, a folder's name or a step's number. Without a `last` pointer, the newest
-    /// folder is the last one.
-    pub fn resolve(&self, wanted: &str) -> Result<PathBuf, CheckpointError> {
-        let all = self.list()?;
-        let found = match wanted {
-            "last" => self.pointed(Pointer::Last).or_else(|| all.last().map(|(_, path)| path.clone())),
-            "best" => self.pointed(Pointer::Best),
-            name => {
-                let step = step_of(name).or_else(|| name.parse().ok());
-                step.and_then(|step| all.iter().find(|(found, _)| *found == step)).map(|(_, path)| path.clone())
-            }
-        };
-        found.ok_or_else(|| {
-            let names: Vec<_> = all.iter().map(|(step, _)| folder_name(*step)).collect();
-            let have = match names.as_slice() {
-                [] => ": it holds none; train first".to_string(),
-                names => format!("; it holds {}", names.join(", ")),
-            };
-            CheckpointError::Missing { wanted: wanted.to_string(), dir: self.dir.clone(), have }
-        })
     }
 
     /// Returns the folder of the newest checkpoint whose files are as they were written, if there is one.
@@ -343,7 +376,7 @@ impl Checkpoints {
     pub fn newest_sound(&self) -> Result<NewestSound, CheckpointError> {
         let mut damaged = Vec::new();
         for (_, path) in self.list()?.into_iter().rev() {
-            match read(&path) {
+            match self.ensure_own(&path).and_then(|()| read(&path)) {
                 Ok(snapshot) => return Ok(NewestSound { found: Some((path, snapshot)), damaged }),
                 Err(error) => damaged.push(error),
             }

@@ -166,6 +166,14 @@ pub fn fields(config: &Config) -> BTreeMap<String, String> {
     fields
 }
 
+/// Lists the fields of a configuration that affect the weights, with their values. Batches of a step may be shared out over any number
+/// of devices.
+pub(crate) fn lasting_fields(config: &Config) -> BTreeMap<String, String> {
+    let mut fields = fields(config);
+    fields.retain(|field, _| field != "train.grad_accum_steps" && !FREE.iter().any(|free| is_within(field, free)));
+    fields
+}
+
 /// Lists all differing fields of two configurations.
 pub fn all_differences(saved: &Config, now: &Config) -> Vec<Difference> {
     let (saved_fields, now_fields) = (fields(saved), fields(now));

@@ -15,6 +15,7 @@ impl Checkpoints {
     pub fn retain(&self, keep_last: usize) -> Result<(), CheckpointError> {
         let all = self.list()?;
         let pointed = [self.pointed(Pointer::Last), self.pointed(Pointer::Best)];
+        // Saving has set them; a pointer that names nothing keeps nothing.
         let is_pointed = |path: &Path| pointed.iter().flatten().any(|kept| kept == path);
         let n_old = all.len().saturating_sub(keep_last.max(1));
         let (old, new) = all.split_at(n_old);
@@ -67,14 +68,34 @@ impl Checkpoints {
     /// Sets the pointers for a run that resumes from `snapshot` in the folder `resumed`. They can be out of date after a kill
     /// between a save and its pointers, or when a newer checkpoint is damaged.
     pub fn point_to(&self, resumed: &Path, snapshot: &Snapshot) -> Result<(), CheckpointError> {
-        let set = |pointer: Pointer, path: &Path| match path.file_name().and_then(|name| name.to_str()) {
-            Some(name) if path.is_dir() && self.pointed(pointer).as_deref() != Some(path) => self.point(pointer, name),
+        if let Some(name) = resumed.file_name().and_then(|name| name.to_str()) {
+            self.set(Pointer::Last, name)?;
+        }
+        self.point_to_best(snapshot)?;
+        // Where nothing is known to be the best, a damaged pointer to it would stay.
+        let best = self.dir().join(Pointer::Best.name());
+        match self.pointed(Pointer::Best) {
+            Err(CheckpointError::Pointer { .. }) => {
+                fs::remove_file(&best).map_err(CheckpointError::io("remove", &best))
+            }
             _ => Ok(()),
-        };
-        set(Pointer::Last, resumed)?;
+        }
+    }
+
+    /// Lets `best` name what `snapshot` knows as the best checkpoint, if it is still there.
+    pub(super) fn point_to_best(&self, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         match &snapshot.state.best {
-            Some(best) => set(Pointer::Best, &self.dir().join(folder_name(best.step))),
+            Some(best) => self.set(Pointer::Best, &folder_name(best.step)),
             None => Ok(()),
+        }
+    }
+
+    /// Lets `pointer` name the folder `name`, if that exists and is not named already.
+    fn set(&self, pointer: Pointer, name: &str) -> Result<(), CheckpointError> {
+        let path = self.dir().join(name);
+        match path.is_dir() && self.pointed(pointer).ok().as_ref() != Some(&path) {
+            true => self.point(pointer, name),
+            false => Ok(()),
         }
     }
 }

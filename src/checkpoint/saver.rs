@@ -48,6 +48,11 @@ pub struct Saver {
 }
 
 impl Saver {
+    /// Where it saves.
+    pub(crate) fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
+    }
+
     /// Keeps the newest `keep_last` checkpoints and the best one.
     pub fn new(checkpoints: Checkpoints, keep_last: usize) -> Self {
         Self { checkpoints, keep_last, in_progress: None }
@@ -69,8 +74,9 @@ impl Saver {
         let (checkpoints, keep_last) = (self.checkpoints.clone(), self.keep_last);
         let save = move || {
             let start = Instant::now();
-            let path = checkpoints.save(&snapshot(), is_best)?;
-            checkpoints.retain(keep_last)?;
+            let saved = checkpoints.save(&snapshot(), is_best);
+            let saved = saved.and_then(|path| checkpoints.retain(keep_last).map(|()| path));
+            let path = saved.map_err(|error| checkpoints.moved_meanwhile().unwrap_or(error))?;
             Ok(Saved { path, elapsed: start.elapsed() })
         };
 

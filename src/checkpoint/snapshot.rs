@@ -5,20 +5,20 @@ pub use kiln_model::NamedTensor;
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
+use super::NamedState;
 use crate::config::BestMetric;
 
-/// Version of the folder's layout and of `trainer_state.json`.
-pub const FORMAT: u32 = 1;
+/// Version of the folder's layout and of `trainer_state.json`. Format 1, which is still read, has both moments of AdamW for every weight;
+/// format 2 the state that each weight's optimizer names.
+pub const FORMAT: u32 = 2;
 
 /// Everything that a resumed run needs to continue bit for bit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     /// f32 master weights. Their order has no meaning.
     pub weights: Vec<NamedTensor>,
-    /// AdamW's first moments, with the names and the order of the weights; without frozen ones.
-    pub first_moments: Vec<NamedTensor>,
-    /// AdamW's second moments, with the names and the order of the weights; without frozen ones.
-    pub second_moments: Vec<NamedTensor>,
+    /// The optimizer's state, sorted by name; without frozen weights.
+    pub optimizer: Vec<NamedState>,
     /// Counters and data position.
     pub state: TrainerState,
     /// The model's shape, vocabulary sizes filled in.
@@ -31,14 +31,14 @@ pub struct Snapshot {
     pub replicas: Option<Replicas>,
 }
 
-/// Devices that took steps alone, at a step after which all have the same weights. The [`Snapshot`] holds the moments of the first
-/// one.
+/// Devices that took steps alone, at a step after which all have the same weights. The [`Snapshot`] holds the optimizer's state of the
+/// first one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replicas {
     /// Momentum of the outer optimizer, with the names of the weights.
     pub momentum: Vec<NamedTensor>,
-    /// AdamW's first and second moments of the other devices, with the names of the weights.
-    pub other_moments: Vec<[Vec<NamedTensor>; 2]>,
+    /// The optimizer's state of the other devices, sorted by name.
+    pub other_states: Vec<Vec<NamedState>>,
 }
 
 /// A checkpoint without the state of its training: enough to use the model.
@@ -67,8 +67,11 @@ pub struct StoredFile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainerState {
-    /// [`FORMAT`].
+    /// [`FORMAT`], or the older one of the file.
     pub format: u32,
+    /// Identifies the run, see `RUN/checkpoints/run`. Absent in checkpoints of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub run: Option<String>,
     /// Optimizer steps done.
     pub step: u64,
     /// Steps that made no update. The learning rate and Adam's bias corrections depend on the number of the other steps.
@@ -98,7 +101,7 @@ pub struct TrainerState {
     /// `train.patience`: how long the run has waited for a better validation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub patience: Option<Patience>,
-    /// `train.freeze`: paths of the parameters that are not trained, sorted. They have no moments.
+    /// `train.freeze`: paths of the parameters that are not trained, sorted. They have no state.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub frozen: Vec<String>,
     /// Batches of an optimizer step, over all ranks, where there are several: the order of the data depends on it. Absent
@@ -108,6 +111,50 @@ pub struct TrainerState {
     /// `train.sync_every` above 1: the counters of each device. Empty in other runs.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub replicas: Vec<ReplicaCounters>,
+}
+
+/// No run counts further than this: f64 holds whole numbers up to it, and sums below it do not overflow.
+const MOST: u64 = 1 << 53;
+/// Seconds above this are three centuries.
+const LONGEST: f64 = 1e10;
+
+impl TrainerState {
+    /// Returns what no training can have written, with the key and the value found.
+    pub fn validate(&self) -> Vec<String> {
+        let counters = [
+            ("step", self.step),
+            ("skipped_steps", self.skipped_steps),
+            ("micro_steps", self.micro_steps),
+            ("position.epoch", self.position.epoch),
+            ("position.batch", self.position.batch),
+            ("source_tokens", self.source_tokens),
+            ("target_tokens", self.target_tokens),
+            ("non_finite_steps", self.non_finite_steps),
+            ("group_size", self.group_size.unwrap_or(1)),
+            ("best.step", self.best.as_ref().map_or(0, |best| best.step)),
+        ];
+
+        let too_large = counters.into_iter().filter(|(_, value)| *value > MOST);
+        let mut problems: Vec<_> =
+            too_large.map(|(key, value)| format!("{key} is {value}, which no run can reach")).collect();
+        if !(1..=FORMAT).contains(&self.format) {
+            problems.push(format!("format is {}; this version reads format 1 to {FORMAT}", self.format));
+        }
+        if self.group_size == Some(0) {
+            problems.push("group_size is 0, but a step takes a batch".into());
+        }
+        if !(0.0..=LONGEST).contains(&self.train_secs) {
+            problems.push(format!("train_secs is {}, which is not a time that a run can take", self.train_secs));
+        }
+
+        let of_replicas = self.replicas.iter().filter_map(|replica| replica.loss_scale);
+        for LossScale { scale, .. } in self.loss_scale.into_iter().chain(of_replicas) {
+            if !(scale.is_finite() && scale > 0.0) {
+                problems.push(format!("loss_scale has a scale of {scale}, but a scale is above 0"));
+            }
+        }
+        problems
+    }
 }
 
 /// What a device counts that takes steps alone.
@@ -180,16 +227,21 @@ impl Best {
 }
 
 impl Snapshot {
-    /// Takes the moments and counters of device `rank`, if the devices have their own.
+    /// Takes the optimizer's state and counters of device `rank`, if the devices have their own.
     pub fn as_replica(mut self, rank: usize) -> Self {
         let Some(counters) = self.state.replicas.get(rank).copied() else { return self };
         self.state.skipped_steps = counters.skipped_steps;
         self.state.loss_scale = counters.loss_scale;
-        let others = self.replicas.as_mut().map(|replicas| &mut replicas.other_moments);
-        if let Some(moments) = others.and_then(|others| others.get_mut(rank.checked_sub(1)?)) {
-            [self.first_moments, self.second_moments] = std::mem::take(moments);
+        let others = self.replicas.as_mut().map(|replicas| &mut replicas.other_states);
+        if let Some(states) = others.and_then(|others| others.get_mut(rank.checked_sub(1)?)) {
+            self.optimizer = std::mem::take(states);
         }
         self
+    }
+
+    /// The optimizer's tensors of the name `name`; none if it keeps no such state.
+    pub fn optimizer_state(&self, name: &str) -> &[NamedTensor] {
+        self.optimizer.iter().find(|state| state.name == name).map_or(&[], |state| state.tensors.as_slice())
     }
 
     /// The stored file `name`.

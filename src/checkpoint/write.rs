@@ -12,7 +12,7 @@ use super::manifest::{Manifest, ManifestFile};
 use super::{
     CheckpointError, Checkpoints, EMA_FILE, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor,
     OPTIMIZER_FILE, OUTER_FILE, Pointer, Replicas, STATE_FILE, Snapshot, StoredFile, Weights, folder_name,
-    replica_file,
+    replica_file, states,
 };
 use crate::files::{remove_dir_if_there, rename, replace_file, sync_dir, write_synced};
 
@@ -22,8 +22,12 @@ impl Checkpoints {
     /// It replaces an existing checkpoint of the same step: a run that resumed from an older one repeats steps.
     pub fn save(&self, snapshot: &Snapshot, is_best: bool) -> Result<PathBuf, CheckpointError> {
         let target = self.write_folder(snapshot.state.step, |folder| folder.put_snapshot(snapshot))?;
+        self.record_run(&snapshot.state)?;
         if is_best {
             self.point(Pointer::Best, &folder_name(snapshot.state.step))?;
+        } else if let Err(CheckpointError::Pointer { .. }) = self.pointed(Pointer::Best) {
+            // A pointer that was damaged since must not cost the best checkpoint.
+            self.point_to_best(snapshot)?;
         }
         Ok(target)
     }
@@ -39,6 +43,7 @@ impl Checkpoints {
         step: u64,
         write: impl FnOnce(&mut NewFolder<'_>) -> Result<(), CheckpointError>,
     ) -> Result<PathBuf, CheckpointError> {
+        self.ensure_in_place()?;
         let name = folder_name(step);
         let (target, temporary) = (self.dir.join(&name), self.dir.join(format!("{name}.tmp")));
         remove_dir_if_there(&temporary)?;
@@ -55,6 +60,10 @@ impl Checkpoints {
             return Err(error);
         }
 
+        if let Err(error) = self.ensure_in_place() {
+            let _ = fs::remove_dir_all(&temporary);
+            return Err(error);
+        }
         if target.exists() {
             // A kill between the two renames leaves the old checkpoint complete as `.stale`, and `clean` restores its name.
             let stale = self.dir.join(format!("{name}.stale"));
@@ -91,14 +100,14 @@ impl<'a> NewFolder<'a> {
 
     fn put_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         self.put_weights(&snapshot.weights, &snapshot.model, &snapshot.files)?;
-        self.put(OPTIMIZER_FILE, &moments_bytes([&snapshot.first_moments, &snapshot.second_moments]))?;
+        self.put(OPTIMIZER_FILE, &safetensors_bytes(states::in_file(&snapshot.optimizer)))?;
         if let Some(average) = &snapshot.ema {
             self.put(EMA_FILE, &tensors_bytes(average))?;
         }
-        if let Some(Replicas { momentum, other_moments }) = &snapshot.replicas {
+        if let Some(Replicas { momentum, other_states }) = &snapshot.replicas {
             self.put(OUTER_FILE, &tensors_bytes(momentum))?;
-            for (replica, [first, second]) in (1..).zip(other_moments) {
-                self.put(&replica_file(replica), &moments_bytes([first, second]))?;
+            for (replica, states) in (1..).zip(other_states) {
+                self.put(&replica_file(replica), &safetensors_bytes(states::in_file(states)))?;
             }
         }
         self.put(STATE_FILE, &json(&snapshot.state))
@@ -137,14 +146,6 @@ impl<'a> NewFolder<'a> {
 
 fn tensors_bytes(tensors: &[NamedTensor]) -> Vec<u8> {
     safetensors_bytes(tensors.iter().map(|tensor| (tensor.name.clone(), tensor)))
-}
-
-/// Both moments, as `m.` and `v.` before the names of the weights.
-fn moments_bytes([first, second]: [&[NamedTensor]; 2]) -> Vec<u8> {
-    let named = [("m", first), ("v", second)]
-        .into_iter()
-        .flat_map(|(moment, tensors)| tensors.iter().map(move |tensor| (format!("{moment}.{}", tensor.name), tensor)));
-    safetensors_bytes(named)
 }
 
 fn safetensors_bytes<'a>(tensors: impl Iterator<Item = (String, &'a NamedTensor)>) -> Vec<u8> {

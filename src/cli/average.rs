@@ -1,17 +1,18 @@
 //! `kiln average`: averages several checkpoints into one.
 
 use std::cmp::Ordering;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kiln_data::files::read_text;
 use serde_json::Value;
 
 use super::error::Usage;
 use crate::checkpoint::{Best, Checkpoints, RUN_CONFIG_FILE, Score, average, folder_name};
 use crate::config::{BestMetric, Config};
 use crate::logging::METRICS_FILE;
-use crate::run::{RunError, folder, write_run};
+use crate::logging::print::{stderr_line, stdout_line};
+use crate::run::{NewRun, RunError, folder};
 
 /// Averages the weights of a run's last or best checkpoints
 ///
@@ -52,16 +53,17 @@ pub(super) fn run(args: Args) -> Result<()> {
         return Err(RunError::NoRun(args.run).into());
     }
     let out = folder::for_result(args.out.as_deref(), &args.run, "average", "--out")?;
+    let new = NewRun::begin(&out)?;
     let chosen = choose(&args.run, &args.which)?;
     for (step, _) in &chosen {
-        eprintln!("averaging {}", folder_name(*step));
+        stderr_line!("averaging {}", folder_name(*step));
     }
     let paths: Vec<_> = chosen.into_iter().map(|(_, path)| path).collect();
     let averaged = average(&paths).with_context(|| {
         format!("averaging checkpoints of {} (move a damaged one away to average the others)", args.run.display())
     })?;
-    let path = write_run(&out, &averaged)?;
-    println!("{}", path.display());
+    let path = new.finish(&averaged)?;
+    stdout_line!("{}", path.display());
     Ok(())
 }
 
@@ -94,7 +96,7 @@ fn choose(run: &Path, which: &Which) -> Result<Vec<(u64, PathBuf)>> {
 fn by_metric(run: &Path, all: Vec<(u64, PathBuf)>) -> Result<Vec<(u64, PathBuf)>> {
     let metric = Config::read(&run.join(RUN_CONFIG_FILE))?.train.best_metric;
     let path = run.join(METRICS_FILE);
-    let text = fs::read_to_string(&path).with_context(|| {
+    let text = read_text(&path).with_context(|| {
         format!("{}: cannot be read, but the validations are needed to find the best checkpoints", path.display())
     })?;
 
@@ -129,6 +131,8 @@ fn validations(metrics: &str, metric: &BestMetric) -> Vec<Best> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn run_with(steps: &[u64], metrics: &str) -> tempfile::TempDir {

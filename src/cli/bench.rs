@@ -25,6 +25,7 @@ use crate::diagnose::replay::compare;
 use crate::diagnose::step_time::{Effort, measure};
 use crate::diagnose::workload::{NAMES, Workload};
 use crate::distributed::Ranks;
+use crate::logging::print::stdout_line;
 
 /// Steps that `--capture` compares.
 const COMPARED_STEPS: usize = 24;
@@ -181,7 +182,7 @@ impl Bench {
         let lacks_workload = theirs.as_ref().is_some_and(Option::is_none);
         record.peer = theirs.flatten().unwrap_or_default();
         if self.json {
-            println!("{}", serde_json::to_string(&record)?);
+            stdout_line!("{}", serde_json::to_string(&record)?);
         } else {
             print::peer(&record, lacks_workload);
         }

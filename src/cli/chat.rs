@@ -11,6 +11,7 @@ use super::error::Usage;
 use super::lines::{note_age, read_lines};
 use crate::config::GenerateConfig;
 use crate::generate::{Conversation, TextGenerator};
+use crate::logging::print::{over_line, results, stderr_line};
 use crate::run::TrainedModel;
 
 const COMMANDS: &str =
@@ -135,7 +136,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let (model, tokenizer) = run.language_model(run.dtype_on(&device)?, &device)?;
     let (template, encoder) = (tokenizer.chat_template()?, tokenizer.special_encoder()?);
     if template.is_default() {
-        eprintln!("note: the run has no chat template of its own; the conversation is written with ChatML");
+        stderr_line!("note: the run has no chat template of its own; the conversation is written with ChatML");
     }
     let config = args.generate.apply(&run.config.generate)?;
     let config = GenerateConfig { max_new_tokens: args.max_new_tokens.unwrap_or(config.max_new_tokens), ..config };
@@ -144,7 +145,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let mut chat = Chat { conversation, template, encoder, messages: Vec::new(), n_answers: 0 };
     chat.reset(args.system.as_deref());
-    talk(&mut chat, &mut io::stdin().lock(), &mut io::stdout().lock(), io::stdin().is_terminal())
+    talk(&mut chat, &mut io::stdin().lock(), &mut results(), io::stdin().is_terminal())
 }
 
 /// Lets an answer end where the template ends a turn: at a token if it has one, else at its text.
@@ -166,12 +167,12 @@ fn ending_at_turns(
 /// Answers each line of `input`. `typed`: somebody sits at a terminal, so that an error does not end the conversation.
 fn talk(chat: &mut Chat, input: &mut impl BufRead, output: &mut impl Write, typed: bool) -> Result<()> {
     if typed {
-        eprintln!("{COMMANDS}");
+        stderr_line!("{COMMANDS}");
     }
     let mut n_lines = 0;
     loop {
         if typed {
-            eprint!("> ");
+            over_line("> ");
         }
         let lines = read_lines(input, "stdin", 1, n_lines)?;
         let Some(line) = lines.first() else { return Ok(()) };
@@ -187,11 +188,13 @@ fn talk(chat: &mut Chat, input: &mut impl BufRead, output: &mut impl Write, type
                 if !typed {
                     return Err(problem.into());
                 }
-                eprintln!("{problem}");
+                stderr_line!("{problem}");
             }
 
             Line::Message(text) => match chat.answer(text, output) {
-                Err(error) if typed && error.downcast_ref::<io::Error>().is_none() => eprintln!("\nerror: {error:#}"),
+                Err(error) if typed && error.downcast_ref::<io::Error>().is_none() => {
+                    stderr_line!("\nerror: {error:#}")
+                }
                 answered => answered?,
             },
         }

@@ -13,6 +13,7 @@ use super::lines::{Chunks, note_age, note_lacking, one_line};
 use crate::config::GenerateConfig;
 use crate::config::task::{Classes, traits_of};
 use crate::generate::{ClassPredictor, Classified};
+use crate::logging::print::{results, stderr_line};
 use crate::run::TrainedModel;
 
 /// Lines that are classified together.
@@ -90,7 +91,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         return Err(Usage("--pair is for classes of texts, and this run tags words: leave it out".into()).into());
     }
     let spells_bytes = tokenizer.spells_bytes();
-    let mut output = io::BufWriter::new(io::stdout().lock());
+    let mut output = io::BufWriter::new(results());
     if !args.texts.is_empty() {
         note_lacking(&tokenizer.lacking_in(&args.texts)?, spells_bytes);
         let inputs: Vec<LabelledInput> = args.texts.iter().map(|text| input(text, args.pair.clone(), task)).collect();
@@ -133,7 +134,7 @@ impl Shown<'_> {
     fn write(&self, output: &mut impl Write, inputs: &[LabelledInput], found: &[Classified], json: bool) -> Result<()> {
         for (input, found) in inputs.iter().zip(found) {
             if found.is_cut {
-                eprintln!("note: a text is longer than the model reads, and its end was cut off");
+                stderr_line!("note: a text is longer than the model reads, and its end was cut off");
             }
             match json {
                 true => writeln!(output, "{}", self.as_json(input, found))?,

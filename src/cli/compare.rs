@@ -10,6 +10,7 @@ use crate::config::Task;
 use crate::config::task::traits_of;
 use crate::diagnose::compare::{Comparison, Losses};
 use crate::diagnose::run_record::{MEASURES, Measured, RunRecord, different_keys};
+use crate::logging::print::stdout_line;
 use crate::units::{duration, thousands};
 
 /// Compares runs: configurations, losses, scores and speed
@@ -42,12 +43,12 @@ pub(super) fn run(args: Args) -> Result<()> {
     let found = Comparison::of(&losses, args.windows)?;
 
     for (i, run) in runs.iter().enumerate() {
-        println!("{} = {}: {}", letter(i), run.dir.display(), described(run));
+        stdout_line!("{} = {}: {}", letter(i), run.dir.display(), described(run));
     }
     print_table("configuration", &keys(&runs), runs.len());
     print_table("validation", &validations(&runs), runs.len());
     if let Some(hint) = hint(&runs) {
-        println!("{hint}");
+        stdout_line!("{hint}");
     }
     print_losses(&found, runs.len(), RunRecord::have_one_vocabulary(&runs));
     Ok(())
@@ -74,7 +75,7 @@ fn described(run: &RunRecord) -> String {
     let last = run.losses.keys().next_back().copied().unwrap_or_default();
     let of = if run.config.train.steps == last { String::new() } else { format!(" of {}", run.config.train.steps) };
     let speed = run.speed.map_or(String::new(), |speed| {
-        let secs = Duration::from_secs_f64(speed.train_secs);
+        let secs = Duration::try_from_secs_f64(speed.train_secs).unwrap_or_default();
         format!(", {} tok/s, {} of training", thousands(speed.tokens_per_sec), duration(secs))
     });
     format!("{}, {last}{of} steps{speed}", traits_of(run.config.task).name)
@@ -135,7 +136,7 @@ fn hint(runs: &[RunRecord]) -> Option<&'static str> {
 
 fn print_table(title: &str, rows: &[Row], n_runs: usize) {
     if rows.is_empty() {
-        println!("{title}: {}", if title == "configuration" { "the same" } else { "none" });
+        stdout_line!("{title}: {}", if title == "configuration" { "the same" } else { "none" });
         return;
     }
     let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
@@ -145,7 +146,7 @@ fn print_table(title: &str, rows: &[Row], n_runs: usize) {
 
     let line = |name: &str, values: &dyn Fn(usize) -> String| {
         let cells: String = columns.iter().enumerate().map(|(i, width)| format!("  {:<width$}", values(i))).collect();
-        println!("{}", format!("{name:<names$}{cells}").trim_end());
+        stdout_line!("{}", format!("{name:<names$}{cells}").trim_end());
     };
     line(title, &|i| letter(i).to_string());
     for row in rows {
@@ -162,7 +163,7 @@ fn print_losses(found: &Comparison, n_runs: usize, comparable: bool) {
             head += &format!("  {:>9}", format!("{} - A", letter(i)));
         }
     }
-    println!("{head}");
+    stdout_line!("{head}");
     for window in &found.windows {
         let [first, last] = window.steps;
         let mut line = format!("{:>15}  {:>9.4}", format!("{first}-{last}"), window.means[0]);
@@ -172,11 +173,11 @@ fn print_losses(found: &Comparison, n_runs: usize, comparable: bool) {
                 line += &format!("  {:>+9.4}", mean - window.means[0]);
             }
         }
-        println!("{line}");
+        stdout_line!("{line}");
     }
 
     for (i, distance) in found.distances.iter().enumerate().filter(|_| comparable) {
-        println!(
+        stdout_line!(
             "{} is {:.4} nats from A in the mean of a window ({:.4} at most), {:.4} in a single step",
             letter(i + 1),
             distance.of_windows,

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::config_args::{ConfigArgs, DeviceArgs};
 use crate::config::{Sources, resolve};
+use crate::logging::print::stdout_text;
 
 /// Prints a configuration file that describes every key
 ///
@@ -25,6 +26,6 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<()> {
     // The file may be written before the data is there, and for another machine.
     let sources = Sources { only_shown: true, ..args.config.sources(&[], args.device.choice()) };
-    print!("{}", resolve(&sources)?.commented());
+    stdout_text!("{}", resolve(&sources)?.commented());
     Ok(())
 }

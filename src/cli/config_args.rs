@@ -11,6 +11,7 @@ use crate::config::{
     Config, ConfigError, EarlyStopping, GenerateConfig, LengthNormalization, Preset, Resolved, Sources, resolve,
 };
 use crate::device::{DeviceChoice, DeviceError, gpu_hint, machine_of};
+use crate::logging::print::stderr_line;
 
 /// The configuration. A file overrides the preset, and `--set` overrides both.
 #[derive(Debug, Clone, Default, Args)]
@@ -47,7 +48,7 @@ impl ConfigArgs {
     /// if any, are the training text.
     pub(super) fn load(&self, files: &[PathBuf], device: DeviceChoice) -> Result<Config, ConfigError> {
         let Resolved { config, notes, .. } = resolve(&self.sources(files, device))?;
-        notes.iter().for_each(|note| eprintln!("{note}"));
+        notes.iter().for_each(|note| stderr_line!("{note}"));
         Ok(config)
     }
 
@@ -108,7 +109,7 @@ impl DeviceArgs {
         if self.device == DeviceChoice::Auto
             && let Some(hint) = gpu_hint()
         {
-            eprintln!("note: {hint}");
+            stderr_line!("note: {hint}");
         }
         self.device
     }

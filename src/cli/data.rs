@@ -10,6 +10,7 @@ use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::device::DeviceChoice;
 use crate::diagnose::data_stats::{Batching, DataStats, Lengths};
 use crate::files::replace_file;
+use crate::logging::print::{stderr_line, stdout_line};
 use crate::report::histogram;
 use crate::run::{Options, Run};
 use crate::units::{counted, thousands};
@@ -60,7 +61,7 @@ pub(super) fn run(Args { what: What::Stats(args) }: Args) -> Result<()> {
     print(&stats);
     if let Some(path) = &args.svg {
         replace_file(path, histogram::file(&stats.lengths)?.as_bytes())?;
-        eprintln!("lengths written to {}", path.display());
+        stderr_line!("lengths written to {}", path.display());
     }
     Ok(())
 }
@@ -69,42 +70,42 @@ fn print(stats: &DataStats) {
     let share =
         |part: u64, of: u64| format!("{} ({:.1} %)", thousands(part as f64), 100.0 * part as f64 / of.max(1) as f64);
     let report = &stats.report;
-    println!("{} kept, {} skipped", counted(report.kept, "row"), share(report.bad(), report.rows()));
-    println!("  over the length limits {}", share(report.over_long, report.rows()));
-    println!("  repeat an earlier row {}", share(stats.n_duplicates, report.kept));
+    stdout_line!("{} kept, {} skipped", counted(report.kept, "row"), share(report.bad(), report.rows()));
+    stdout_line!("  over the length limits {}", share(report.over_long, report.rows()));
+    stdout_line!("  repeat an earlier row {}", share(stats.n_duplicates, report.kept));
     if let Some(cut) = stats.n_cut {
-        println!("  longer than a row, and cut {}", share(cut, report.kept));
+        stdout_line!("  longer than a row, and cut {}", share(cut, report.kept));
     }
-    println!(
+    stdout_line!(
         "{:.3} tokens per byte of the {}",
         stats.tokens_per_byte,
         stats.lengths.last().map_or("text", |last| last.side)
     );
 
     stats.lengths.iter().for_each(print_lengths);
-    println!("\n{:<54}  {:>8}  {:>6}  {:>17}", "settings", "padding", "shapes", "batches per epoch");
+    stdout_line!("\n{:<54}  {:>8}  {:>6}  {:>17}", "settings", "padding", "shapes", "batches per epoch");
     stats.batchings.iter().for_each(print_batching);
-    println!();
+    stdout_line!();
     for sentence in &stats.advice {
-        println!("{sentence}");
+        stdout_line!("{sentence}");
     }
 }
 
 fn print_lengths(lengths: &Lengths) {
     let Lengths { side, mean, quantiles: [half, most, nearly_all, longest], bars } = lengths;
-    println!(
+    stdout_line!(
         "\n{side} lengths in tokens: mean {mean:.1}, half up to {half}, 90 % up to {most}, 99 % up to {nearly_all}, longest {longest}"
     );
     let highest = bars.iter().map(|(_, rows)| *rows).max().unwrap_or(0).max(1);
     for (until, rows) in bars {
         let filled = (rows * BAR).div_ceil(highest);
-        println!("  up to {until:>6}  {:<BAR$}  {}", "#".repeat(filled), thousands(*rows as f64));
+        stdout_line!("  up to {until:>6}  {:<BAR$}  {}", "#".repeat(filled), thousands(*rows as f64));
     }
 }
 
 fn print_batching(batching: &Batching) {
     let name = if batching.settings.is_empty() { "as configured".into() } else { batching.settings.join(" ") };
-    println!(
+    stdout_line!(
         "{name:<54}  {:>6.1} %  {:>6}  {:>17}",
         100.0 * batching.padding,
         batching.n_shapes,

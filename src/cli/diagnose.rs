@@ -18,6 +18,7 @@ use crate::diagnose::elimination::{
 };
 use crate::diagnose::ledger::{dtype_name, parse_size};
 use crate::distributed::Ranks;
+use crate::logging::print::{over_line, stderr_line, stdout_line};
 
 /// Measures the parts of a training step one by one, and names the bottleneck
 ///
@@ -143,13 +144,13 @@ fn measure(args: &Args, part: &Part) -> Result<()> {
         };
         let (tests, left_out) = possible(&tests, survey.config.model.has_classes());
         if part.is_first() && !left_out.is_empty() {
-            eprintln!(
+            stderr_line!(
                 "note: the test batch is left out: its batches have tokens to predict, and this model predicts classes"
             );
         }
         let in_words = part.is_first() && !args.json;
         if in_words {
-            println!("{}", heading(args, &subject));
+            stdout_line!("{}", heading(args, &subject));
         }
         let found = diagnose(&subject, &tests, |event| show(event, part.is_first(), in_words))?;
         if part.is_first() { report(args, &subject, &found) } else { Ok(()) }
@@ -167,11 +168,11 @@ fn possible(tests: &[Test], predicts_classes: bool) -> (Vec<Test>, Vec<Test>) {
 fn show(event: Event<'_>, is_first: bool, in_words: bool) {
     let in_terminal = is_first && std::io::stderr().is_terminal();
     match event {
-        Event::Begins(test) if in_terminal => eprint!("\r\x1b[2Ktest {test} ..."),
+        Event::Begins(test) if in_terminal => over_line(&format!("test {test} ...")),
         Event::Begins(_) => {}
         Event::Ended(outcome) => {
             if in_terminal {
-                eprint!("\r\x1b[2K");
+                over_line("");
             }
             if in_words {
                 print::outcome(outcome);
@@ -203,7 +204,7 @@ fn report(args: &Args, subject: &Subject<'_>, found: &Diagnosis) -> Result<()> {
             "bottleneck": bottleneck(&found.figures),
             "checks": checks,
         });
-        println!("{}", serde_json::to_string_pretty(&object)?);
+        stdout_line!("{}", serde_json::to_string_pretty(&object)?);
     } else {
         print::checks(&checks);
         if !args.assert {
@@ -211,6 +212,9 @@ fn report(args: &Args, subject: &Subject<'_>, found: &Diagnosis) -> Result<()> {
         }
     }
 
+    if args.memory.is_some() && checks.iter().any(|check| check.name == "memory" && check.passed.is_none()) {
+        bail!("--memory: the memory that the largest batch needs could not be measured, so nothing says that it fits");
+    }
     let failed: Vec<&Check> = checks.iter().filter(|check| check.passed == Some(false)).collect();
     if !failed.is_empty() {
         let each: Vec<String> = failed.iter().map(|check| format!("{} ({})", check.name, check.words)).collect();

@@ -14,6 +14,7 @@ use libraries::{CUDA_HEADERS, find_cuda_headers, find_library, find_llvm, nvidia
 use report::{Finding, Report};
 
 use crate::device::{self, DeviceChoice};
+use crate::logging::print::stdout_text;
 
 /// Checks device, driver, libraries and build
 ///
@@ -23,7 +24,7 @@ use crate::device::{self, DeviceChoice};
 pub(super) struct Args {}
 
 pub(super) fn run(Args {}: Args) -> Result<()> {
-    print!("{}", diagnose());
+    stdout_text!("{}", diagnose());
     Ok(())
 }
 

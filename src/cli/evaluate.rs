@@ -6,16 +6,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use kiln_data::Packing;
 use serde_json::{Value, json};
 
 use super::config_args::GenerateArgs;
 use super::error::Usage;
 use super::lines::one_line;
 use super::together::{DevicesArgs, Role};
+use crate::config::ConfigError;
 use crate::config::task::{Reads, traits_of};
+use crate::dataset::text::Division;
 use crate::device::DeviceChoice;
 use crate::distributed::Ranks;
 use crate::eval::{ClassScore, ClassScores, EntityScores, ValidationLoss, bleu, chrf};
+use crate::logging::print::{stderr_line, stdout_line, stdout_text};
 use crate::run::{Scores, Scoring, TrainedModel};
 
 /// Scores a checkpoint on raw text
@@ -23,7 +27,8 @@ use crate::run::{Scores, Scoring, TrainedModel};
 /// Translation: loss, perplexity, BLEU and chrF2. The scores equal sacreBLEU's; the line below each score is its
 /// signature. The text is translated greedily, unless the run's configuration or --beam says otherwise.
 ///
-/// lm: loss, perplexity and bits per byte.
+/// lm: loss, perplexity and bits per byte. A document that is cut at the end of a row continues in the next without what stands
+/// before, which usually raises the perplexity. --packing sentences cuts only documents that are longer than a row.
 ///
 /// mlm: loss and accuracy on masked tokens, next to the accuracy of always guessing the most frequent token. The masks
 /// are the same every time. `kiln fill` fills in masks of your own.
@@ -31,7 +36,8 @@ use crate::run::{Scores, Scoring, TrainedModel};
 #[command(after_help = "Examples:
   kiln evaluate runs/numbers
   kiln evaluate runs/en-it --data en-it.test.jsonl --beam 5
-  kiln evaluate runs/lm --data test.txt")]
+  kiln evaluate runs/lm --data test.txt
+  kiln evaluate runs/lm --data test.txt --packing sentences")]
 pub(super) struct Args {
     /// Run folder, or a checkpoint's folder
     #[arg(value_name = "RUN")]
@@ -45,6 +51,11 @@ pub(super) struct Args {
     /// best, last, a step's number or its folder's name [default: best, or last without validation]
     #[arg(long, value_name = "NAME")]
     checkpoint: Option<String>,
+
+    /// lm, mlm: how documents become rows: sentences, each in a row of its own, or documents or stream, in full rows [default: the
+    /// run's data.text.packing]
+    #[arg(long, value_name = "NAME", value_parser = packing)]
+    packing: Option<Packing>,
 
     #[command(flatten)]
     generate: GenerateArgs,
@@ -74,7 +85,10 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
 /// Scores the checkpoint together with the other ranks. Rank 0 prints.
 fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     let device = device.open()?;
-    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    let mut run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    if let Some(packing) = args.packing {
+        set_packing(&mut run, packing)?;
+    }
     let reads = traits_of(run.config.task).reads;
     if reads == Reads::Text && (args.hypotheses.is_some() || !args.generate.is_empty()) {
         let what = if args.hypotheses.is_some() { "--hypotheses" } else { "an option that says how to generate" };
@@ -87,7 +101,7 @@ fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     };
     let note = |line: &str| {
         if ranks.is_first() {
-            eprintln!("{line}");
+            stderr_line!("{line}");
         }
     };
     let scores = Scoring { run: &run, generate, device: &device, ranks }.score(&args.data, &mut { note })?;
@@ -100,13 +114,39 @@ fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
         write_lines(path, &translation.hypotheses)?;
     }
     match args.json {
-        true => println!("{}", as_json(&scores)),
-        false => print!("{}", as_lines(&scores)),
+        true => stdout_line!("{}", as_json(&scores)),
+        false => stdout_text!("{}", as_lines(&scores)),
     }
     if traits_of(run.config.task).hides_tokens {
-        eprintln!("to fill in words of your own: kiln fill {} '... [MASK] ...'", args.run.display());
+        stderr_line!("to fill in words of your own: kiln fill {} '... [MASK] ...'", args.run.display());
     }
     Ok(())
+}
+
+fn packing(name: &str) -> Result<Packing, String> {
+    serde_json::from_value(name.into()).map_err(|_| "use documents, stream or sentences".to_owned())
+}
+
+/// Reads the text with `packing`, if it is a text whose scores depend on it.
+fn set_packing(run: &mut TrainedModel, packing: Packing) -> Result<()> {
+    let traits = traits_of(run.config.task);
+    let what = match traits.reads {
+        Reads::Pairs => Some("pairs"),
+        Reads::Text if traits.classes.is_some() => Some("labelled texts"),
+        Reads::Text => run.config.data.text.is_chat().then_some("conversations"),
+    };
+    if let Some(what) = what {
+        let text = format!(
+            "--packing applies to plain text, and this run reads {what}, each scored as in a row of its own: leave it out"
+        );
+        return Err(Usage(text).into());
+    }
+
+    let before = run.config.validate();
+    run.config.data.text.packing = packing;
+    let mut problems = run.config.validate();
+    problems.retain(|problem| !before.contains(problem));
+    if problems.is_empty() { Ok(()) } else { Err(ConfigError { problems }.into()) }
 }
 
 fn write_lines(path: &Path, lines: &[String]) -> Result<()> {
@@ -118,7 +158,7 @@ fn write_lines(path: &Path, lines: &[String]) -> Result<()> {
     write().with_context(|| format!("{}: cannot write the translations", path.display()))
 }
 
-fn as_lines(Scores { loss, n_bytes, translation, classes, .. }: &Scores) -> String {
+fn as_lines(Scores { loss, n_bytes, division, translation, classes, .. }: &Scores) -> String {
     if let Some(classes) = classes {
         return classes_as_lines(loss, classes);
     }
@@ -136,6 +176,9 @@ fn as_lines(Scores { loss, n_bytes, translation, classes, .. }: &Scores) -> Stri
         loss.nll.exp(),
         loss.target_tokens
     );
+    if let Some(division) = division {
+        text += &division_as_line(division);
+    }
 
     if let Some(scores) = translation {
         let why = if scores.bleu.has_no_four_grams() {
@@ -168,6 +211,20 @@ fn as_lines(Scores { loss, n_bytes, translation, classes, .. }: &Scores) -> Stri
     text
 }
 
+/// Says what the model saw of a document when it predicted a token of it.
+fn division_as_line(Division { packing, seq_len, n_documents, n_longer_than_row }: &Division) -> String {
+    let (rows, then) = match packing {
+        Packing::Documents => (format!("documents packed into rows of {seq_len} tokens, cut where a row ends"), ""),
+        Packing::Stream => (format!("documents read as one text, cut into rows of {seq_len} tokens"), ""),
+        Packing::Sentences => (format!("each document in a row of its own, of at most {seq_len} tokens"), ", so cut"),
+    };
+    let longer = match n_longer_than_row {
+        0 => "none longer than a row".to_owned(),
+        n => format!("{n} longer than a row{then}"),
+    };
+    format!("{rows}  (documents: {n_documents}, {longer})\n")
+}
+
 fn classes_as_lines(loss: &ValidationLoss, scores: &ClassScores) -> String {
     let percent = |value: f64| 100.0 * value;
     let mut text = format!(
@@ -195,7 +252,7 @@ fn classes_as_lines(loss: &ValidationLoss, scores: &ClassScores) -> String {
     text
 }
 
-fn as_json(Scores { step, loss, n_bytes, translation, classes }: &Scores) -> Value {
+fn as_json(Scores { step, loss, n_bytes, division, translation, classes }: &Scores) -> Value {
     let mut json = json!({
         "step": step,
         "loss": loss.loss,
@@ -237,6 +294,12 @@ fn as_json(Scores { step, loss, n_bytes, translation, classes }: &Scores) -> Val
         json["n_bytes"] = n_bytes.into();
         json["bits_per_byte"] = loss.bits_per_byte(n_bytes).into();
     }
+    if let Some(division) = division {
+        json["packing"] = serde_json::to_value(division.packing).expect("a name");
+        json["seq_len"] = division.seq_len.into();
+        json["n_documents"] = division.n_documents.into();
+        json["n_longer_than_row"] = division.n_longer_than_row.into();
+    }
     if let Some(rewards) = loss.rewards {
         json["reward_accuracy"] = rewards.accuracy.into();
         json["reward_margin"] = rewards.margin.into();
@@ -264,7 +327,8 @@ mod tests {
             hypotheses: lines.to_vec(),
             generate_secs: 0.5,
         };
-        let scores = Scores { step: 7, loss, n_bytes: None, classes: None, translation: Some(translation) };
+        let scores =
+            Scores { step: 7, loss, n_bytes: None, division: None, classes: None, translation: Some(translation) };
         let text = as_lines(&scores);
         assert!(
             text.starts_with("loss 1.5000  nll 1.0000  perplexity 2.718  (42 target tokens)\nBLEU 100.00 100.0/"),
@@ -288,7 +352,7 @@ mod tests {
     #[test]
     fn each_task_shows_its_own_numbers() {
         let loss = ValidationLoss { loss: 1.0, nll: 1.0, target_tokens: 1000, masked: None, rewards: None };
-        let lm = Scores { step: 7, loss, n_bytes: Some(2000), classes: None, translation: None };
+        let lm = Scores { step: 7, loss, n_bytes: Some(2000), division: None, classes: None, translation: None };
         let text = as_lines(&lm);
         assert!(text.contains("perplexity 2.718  (1000 tokens)") && text.contains("0.7213 bits per byte"), "{text}");
         assert!(!text.contains("masked"), "{text}");

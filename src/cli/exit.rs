@@ -70,6 +70,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match error {
             CheckpointError::Io { source, .. } => code_of_io(source),
             CheckpointError::Missing { .. } => USAGE,
+            CheckpointError::Moved(_) => FAILED,
             _ => BAD_DATA,
         });
     }
@@ -98,6 +99,11 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             HistoryError::Unreadable { source, .. } => code_of_io(source),
             _ => USAGE,
         });
+    }
+    if let Some(error) = cause.downcast_ref::<io::Error>()
+        && error.kind() == io::ErrorKind::InvalidData
+    {
+        return Some(BAD_DATA);
     }
     if cause.is::<NotUtf8>() {
         return Some(BAD_DATA);

@@ -1,11 +1,14 @@
 //! `kiln export`: writes a checkpoint as a Hugging Face model folder, or as a GGUF file.
 
+mod generation;
 mod pairs;
+mod published;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kiln_data::files::read_file;
 use kiln_data::{LabelledEncoder, TextTokenizer};
 use kiln_model::ClassHead;
 use kiln_model::hf::{self, Exported, ExportedAdapter, Family, TokenIds};
@@ -13,14 +16,13 @@ use serde_json::{Map, Value, json};
 
 use super::error::Usage;
 use crate::config::task::traits_of;
-use crate::config::{GenerateConfig, SpecialTokens};
 use crate::dataset::Vocabulary;
-use crate::generate::TokenRules;
 use crate::gguf::{self, GgufType, TokenizerFiles, write_gguf};
 use crate::hugging_face::{
     ADAPTER_CONFIG_FILE, CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE, TokenizerFile, write_adapter, write_folder,
 };
+use crate::logging::print::{stderr_line, stdout_line};
 use crate::run::{TrainedModel, WhichWeights};
 
 /// Writes a checkpoint as a Hugging Face model folder, or as a GGUF file for llama.cpp
@@ -97,28 +99,30 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let Exported { family, mut config, mut generation_config, tensors } = exported(&run)?;
     if let Some(generation) = &mut generation_config {
-        describe_generation(&run, generation);
+        generation::describe(&run, generation);
     }
 
     // Version 5 of transformers reads the first key, version 4 the second.
     config["dtype"] = json!(stored.torch_name());
     config["torch_dtype"] = json!(stored.torch_name());
     name_classes(&run, &mut config);
+    published::restore_ids(&run, &mut config, generation_config.as_mut())?;
 
     let mut files = vec![(CONFIG_FILE.to_owned(), text(&config))];
     files.extend(generation_config.map(|config| (GENERATION_CONFIG_FILE.to_owned(), text(&config))));
     let layout = if family == Family::Marian { pairs::marian_files(&run.path, run.model.max_positions)? } else { None };
-    files.extend(layout.map_or_else(|| tokenizer_files(&run), Ok)?);
+    files.extend(layout.map_or_else(|| tokenizer_files(&run, &config), Ok)?);
     if family == Family::Marian
         && let Vocabulary::Pairs(tokenizers) = &run.vocabulary
     {
         pairs::note_start(tokenizers, &tensors);
     }
+    published::note_several(&files);
     let files: Vec<_> = files.iter().map(|(name, content)| (name.as_str(), content.clone())).collect();
     write_folder(&args.dir, &tensors, stored, &files)?;
     let averaged = if run.which == WhichWeights::Averaged { ", averaged weights," } else { "" };
-    eprintln!("exported step {}{averaged} of {} as a {family} model", run.step, args.run.display());
-    println!("{}", args.dir.display());
+    stderr_line!("exported step {}{averaged} of {} as a {family} model", run.step, args.run.display());
+    stdout_line!("{}", args.dir.display());
     Ok(())
 }
 
@@ -128,7 +132,7 @@ fn exported(run: &TrainedModel) -> Result<Exported> {
     if let Some(tokenizer) = classifying_decoder(run) {
         tokens.pad = tokenizer.padding_of_decoder();
         if tokens.pad.is_none() {
-            eprintln!(
+            stderr_line!(
                 "note: the tokenizer has neither padding nor an end token, so that transformers takes one text at a time; set \
                  pad_token_id in {CONFIG_FILE} to a token that ends no text"
             );
@@ -160,10 +164,12 @@ fn gguf_file(args: &Args, run: &TrainedModel) -> Result<()> {
     };
 
     if model.config["activation_function"] == "gelu" {
-        eprintln!("note: llama.cpp approximates GELU by tanh, this model does not: activations differ by up to 0.0005");
+        stderr_line!(
+            "note: llama.cpp approximates GELU by tanh, this model does not: activations differ by up to 0.0005"
+        );
     }
     if let Some(longest) = gguf::longest_same_text(&model) {
-        eprintln!(
+        stderr_line!(
             "note: llama.cpp has no sliding window for a {family} model (model.attention_window): it computes the same for texts up to \
              {longest} tokens, and the file limits them to that (context_length)"
         );
@@ -171,8 +177,8 @@ fn gguf_file(args: &Args, run: &TrainedModel) -> Result<()> {
 
     let name = args.dir.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     write_gguf(&args.dir, &name, model, &files, args.dtype).with_context(context)?;
-    eprintln!("exported step {} of {} as a {family} model for llama.cpp", run.step, args.run.display());
-    println!("{}", args.dir.display());
+    stderr_line!("exported step {} of {} as a {family} model for llama.cpp", run.step, args.run.display());
+    stdout_line!("{}", args.dir.display());
     Ok(())
 }
 
@@ -205,18 +211,19 @@ fn adapter(args: &Args, run: &TrainedModel, stored: StoredType) -> Result<()> {
         exported.with_context(|| format!("exporting {}", run.path.display()))?;
     write_adapter(&args.dir, &tensors, stored, text(&config))?;
 
-    eprintln!(
+    stderr_line!(
         "exported the {what} of step {} of {}, for the {family} model of the training",
         run.step,
         args.run.display()
     );
     if run.model.has_classes() {
-        eprintln!(
+        stderr_line!(
             "note: {} has no place for the names of the {} classes; in transformers, load the model with id2label or num_labels",
-            ADAPTER_CONFIG_FILE, run.model.n_classes
+            ADAPTER_CONFIG_FILE,
+            run.model.n_classes
         );
     }
-    println!("{}", args.dir.display());
+    stdout_line!("{}", args.dir.display());
     Ok(())
 }
 
@@ -242,66 +249,9 @@ fn token_ids(vocabulary: &Vocabulary) -> TokenIds {
     }
 }
 
-/// Adds to `generation_config.json` how the run generates: the tokens that end a text, those that it never contains, and
-/// those that a translation begins with.
-fn describe_generation(run: &TrainedModel, generation: &mut Value) {
-    let settings = &run.config.generate;
-    let never = settings.special_tokens == SpecialTokens::Never;
-    match &run.vocabulary {
-        Vocabulary::Pairs(tokenizers) => {
-            let rules = TokenRules::of(tokenizers.special()).with(settings.special_tokens);
-            let words: Vec<[u32; 1]> = rules.never.into_iter().map(|id| [id]).collect();
-            generation["bad_words_ids"] = if never { json!(words) } else { Value::Null };
-            if let [first] = tokenizers.before_target() {
-                generation["forced_bos_token_id"] = json!(first);
-            }
-            pairs::describe_beams(settings, tokenizers.before_target().len(), generation);
-        }
-        Vocabulary::Text(tokenizer) => {
-            let mut rules = TokenRules::of_text(tokenizer).with(settings.special_tokens);
-            settings.stop_tokens.iter().filter_map(|token| tokenizer.id(token)).for_each(|id| rules.end_at(id));
-
-            if run.config.data.text.is_chat()
-                && let Ok(Some(token)) = tokenizer.end_of_turn()
-                && let Some(id) = tokenizer.id(&token).filter(|id| !rules.is_end(*id))
-            {
-                rules.end_at(id);
-            }
-
-            if rules.ends.len() > 1 {
-                generation["eos_token_id"] = json!(rules.ends);
-            }
-            if !rules.never.is_empty() {
-                generation["suppress_tokens"] = json!(rules.never);
-            }
-            generation["max_new_tokens"] = json!(settings.max_new_tokens);
-            describe_sampling(settings, generation);
-        }
-    }
-}
-
-/// Adds to `generation_config.json` how tokens are chosen without beams.
-fn describe_sampling(settings: &GenerateConfig, generation: &mut Value) {
-    generation["do_sample"] = json!(settings.draws());
-    if settings.draws() {
-        generation["temperature"] = json!(settings.temperature);
-        generation["top_k"] = json!(settings.top_k);
-        generation["top_p"] = json!(settings.top_p);
-    }
-    if settings.repetition_penalty != 1.0 {
-        generation["repetition_penalty"] = json!(settings.repetition_penalty);
-    }
-    if !settings.stop.is_empty() {
-        eprintln!(
-            "note: generate.stop is not exported: transformers ends texts at strings only in programs that pass its tokenizer \
-             to generate()"
-        );
-    }
-}
-
 /// Returns the tokenizer's files. They are the run's own, plus the special tokens that Kiln puts around a text: other
 /// programs then add these when they encode.
-fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
+fn tokenizer_files(run: &TrainedModel, model: &Value) -> Result<Vec<(String, Vec<u8>)>> {
     let row = traits_of(run.config.task);
     let hides_tokens = row.hides_tokens;
     let (before, behind) = match &run.vocabulary {
@@ -319,12 +269,14 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
     for name in tokenizer_names(&run.path)? {
         let path = run.path.join(&name);
         let content = if name == TOKENIZER_CONFIG_FILE {
-            tokenizer_config(run, &path, &before)?
+            tokenizer_config(run, &path, &before, model)?
         } else if name == SENTENCEPIECE_FILE {
-            fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?
+            read_file(&path).with_context(|| format!("{}: cannot be read", path.display()))?
         } else {
             let mut file = TokenizerFile::read(&path)?;
-            let mask = run.vocabulary.text().and_then(|tokenizer| tokenizer.special().mask);
+            // A published tokenizer keeps its settings.
+            let own = run.vocabulary.text().filter(|tokenizer| tokenizer.mask_settings().is_none());
+            let mask = own.and_then(|tokenizer| tokenizer.special().mask);
             mask.filter(|_| hides_tokens).into_iter().for_each(|mask| file.let_mask_take_spaces(mask));
             let file = file.with_tokens_around(&before, &behind);
             file.with_context(|| path.display().to_string())?.into_bytes()
@@ -336,13 +288,16 @@ fn tokenizer_files(run: &TrainedModel) -> Result<Vec<(String, Vec<u8>)>> {
 
 /// Reads a run's `tokenizer_config.json`.
 fn token_names(path: &Path) -> Result<Map<String, Value>> {
-    let bytes = fs::read(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    let bytes = read_file(path).with_context(|| format!("{}: cannot be read", path.display()))?;
     serde_json::from_slice(&bytes).with_context(|| path.display().to_string())
 }
 
 /// Returns the run's `tokenizer_config.json` as other programs read it. `before` are the tokens in front of a prompt.
-fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32]) -> Result<Vec<u8>> {
+///
+/// `model` is the exported `config.json`.
+fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32], model: &Value) -> Result<Vec<u8>> {
     let mut config = token_names(path)?;
+    let published = published::take(&mut config, matches!(run.vocabulary, Vocabulary::Pairs(_)));
     config.remove("tokens_before_text");
     config.remove("tokens_before_target");
     if let Vocabulary::Text(tokenizer) = &run.vocabulary
@@ -359,6 +314,8 @@ fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32]) -> Result<V
         config.insert("pad_token".to_owned(), json!(token));
         config.remove("add_bos_token");
     }
+    config.extend(published);
+    published::name_inputs(model, &mut config);
     Ok(text(&Value::Object(config)))
 }
 

@@ -11,6 +11,7 @@ use super::error::Usage;
 use super::lines::{Chunks, note_age, note_lacking, one_line};
 use crate::config::GenerateConfig;
 use crate::generate::{Candidate, Filled, MaskFiller};
+use crate::logging::print::results;
 use crate::run::TrainedModel;
 
 /// Lines that are filled in together.
@@ -22,6 +23,9 @@ const LINES_PER_CHUNK: usize = 1000;
 /// text with the likeliest token in each place, then the likeliest tokens of each mask with their probabilities. For
 /// several texts or lines of stdin, prints one JSON object per line, in order: the text, the text filled in, and the
 /// tokens of each mask. Each mask is filled in on its own: the tokens of one do not depend on the choice for another.
+///
+/// Special tokens are never filled in, and the probabilities of all others sum to 1: they are renormalized, so none is
+/// lower than in transformers' fill-mask pipeline, which counts special tokens too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln fill runs/mlm 'It is a [MASK] universally acknowledged.'
@@ -75,7 +79,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         tokenizer.lacking_in(&unmasked)
     };
 
-    let mut output = io::BufWriter::new(io::stdout().lock());
+    let mut output = io::BufWriter::new(results());
     if !args.texts.is_empty() {
         note_lacking(&lacking(&args.texts)?, spells_bytes);
         let filled = filler.fill(&args.texts, args.top_k, 0)?;

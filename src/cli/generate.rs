@@ -12,6 +12,7 @@ use super::error::Usage;
 use super::lines::{Chunks, note_age, note_lacking, shell_word};
 use crate::config::GenerateConfig;
 use crate::generate::{Continuation, TextGenerator};
+use crate::logging::print::{results, stderr_line};
 use crate::run::TrainedModel;
 
 /// Prompts that are continued together.
@@ -128,7 +129,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let (model, tokenizer) = run.language_model(run.dtype_on(&device)?, &device)?;
     let generator = TextGenerator::new(&model, tokenizer, config)?;
 
-    let mut output = io::stdout().lock();
+    let mut output = results();
 
     if let Some(file) = &args.prompts {
         let file = fs::File::open(file)
@@ -164,7 +165,7 @@ fn continue_lines(
         let empty = |line: &String| line.trim().is_empty();
         if let Some(at) = lines.iter().position(empty).filter(|_| !typed) {
             let n = lines.iter().filter(|line| empty(line)).count();
-            eprintln!("note: empty lines of {name} are left out: {n}, the first is line {}", n_lines + at + 1);
+            stderr_line!("note: empty lines of {name} are left out: {n}, the first is line {}", n_lines + at + 1);
         }
 
         let prompts: Vec<String> = lines.iter().filter(|line| !empty(line)).cloned().collect();
@@ -179,7 +180,7 @@ fn continue_lines(
         }
     })?;
     if n_prompts == 0 && !typed {
-        eprintln!("{name} is empty: write a prompt per line, or --prompt 'TEXT'");
+        stderr_line!("{name} is empty: write a prompt per line, or --prompt 'TEXT'");
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod generation;
 mod generation_keys;
 mod languages;
+pub(super) mod tokenizer_settings;
 mod tokenizers;
 
 use std::fs;
@@ -11,21 +12,25 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use generation::Rules;
 use kiln_data::Packing;
+use kiln_data::files::write_fresh;
 use kiln_model::flops::n_params;
 use kiln_model::hf::{self, Imported, TokenIds};
 use kiln_model::{ClassHead, TransformerConfig};
 use languages::Languages;
 use serde_json::{Map, Value, json};
+use tokenizer_settings::PUBLISHED;
 use tokenizers::Tokenizers;
 
 use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Weights};
 use crate::config::task::{Reads, TASKS, traits_of};
 use crate::config::{Config, Preset, Task};
 use crate::dataset::Vocabulary;
+use crate::generate::TokenRules;
 use crate::hugging_face::{
     AdapterFolder, CONFIG_FILE, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
 };
-use crate::run::{folder, write_run};
+use crate::logging::print::{stderr_line, stdout_line};
+use crate::run::{NewRun, folder};
 
 /// Makes a run from a Hugging Face model folder
 ///
@@ -67,26 +72,28 @@ pub(super) fn run(args: Args) -> Result<()> {
     let source = Folder::open(&args.dir)?;
     let name = args.dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     let out = folder::for_import(args.out.as_deref(), name.as_deref().unwrap_or("imported"))?;
+    let new = NewRun::begin(&out)?;
     let mut imported =
         hf::import(source.config(), &source.tensors()).with_context(|| format!("importing {}", args.dir.display()))?;
     if let Some(dir) = &args.adapter {
         add_adapter(&mut imported, dir).with_context(|| format!("importing {}", dir.display()))?;
     }
-    imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    imported.notes.iter().for_each(|note| stderr_line!("note: {note}"));
 
-    let Imported { family, config: mut model, tokens, weights, .. } = imported;
+    let Imported { family, config: mut model, mut tokens, weights, .. } = imported;
     let task = task_of(&model);
-    let tokenizers = Tokenizers::read(&args.dir, args.tokenizer, &source, task, &tokens)?;
-    tokenizers.check_size(model.source_vocab_size.max(model.target_vocab_size))?;
+    let rows = model.source_vocab_size.max(model.target_vocab_size);
+    let tokenizers = Tokenizers::read(&args.dir, args.tokenizer, &source, task, &tokens, rows)?;
+    tokenizers.check_size(rows)?;
     let Tokenizers { first: tokenizer, path: tokenizer_path, mut files, around, of_languages, .. } = tokenizers;
     let generation = source.generation_config()?;
-    let rules = Rules::new(&generation, &tokenizer);
+    let rules = Rules::new(&args.dir, &generation, &tokenizer)?;
+    tokens.decoder_start = tokens.decoder_start.or_else(|| rules.decoder_start());
     let tokenizer_config = source.tokenizer_config()?;
     let mut names = token_names(task, &tokenizer, &tokens, &tokenizer_config, &tokenizer_path)?;
-    if of_languages {
-        let languages = ["source_lang", "target_lang"].into_iter().filter(|key| tokenizer_config[key].is_string());
-        languages.for_each(|key| names[key] = tokenizer_config[key].clone());
-    }
+    let keys = ["source_lang", "target_lang"].into_iter();
+    let keys = keys.filter(|key| of_languages && tokenizer_config[key].is_string());
+    keys.for_each(|key| names[key] = tokenizer_config[key].clone());
 
     match traits_of(task).reads {
         Reads::Pairs => {
@@ -112,27 +119,33 @@ pub(super) fn run(args: Args) -> Result<()> {
         Reads::Text => (),
     }
 
+    let pairs = traits_of(task).reads == Reads::Pairs;
+    tokenizer_settings::note_unsupported(&tokenizer_config, &tokenizer, pairs || traits_of(task).continues_text);
+    names[PUBLISHED] = tokenizer_settings::published(&tokenizer_config, &names, &tokens, &tokenizer, pairs);
     files.push(StoredFile { name: TOKENIZER_CONFIG_FILE.to_owned(), bytes: format!("{names:#}\n").into_bytes() });
-    load_vocabulary(task, &files)
-        .and_then(|vocabulary| vocabulary.complete(&mut model))
+    let vocabulary = load_vocabulary(task, &files)
+        .and_then(|vocabulary| vocabulary.complete(&mut model).map(|()| vocabulary))
         .with_context(|| format!("the tokenizer {} does not fit", tokenizer_path.display()))?;
     let mut config = run_config(task, &model);
     config.data.labels.names = class_names(source.config(), model.n_classes, &args.dir)?;
-    match traits_of(task) {
-        traits if traits.reads == Reads::Pairs => {
+    match &vocabulary {
+        Vocabulary::Pairs(tokenizers) => {
             let before = [&names["tokens_before_target"], &names["tokens_before_text"]];
             let n_first = before.into_iter().find_map(Value::as_array).map_or(0, Vec::len);
-            rules.apply_to_pairs(&tokens, n_first, &mut config.generate);
+            rules.apply_to_pairs(&tokens, n_first, &TokenRules::of(tokenizers.special()), &mut config.generate)?;
         }
-        traits if traits.continues_text => rules.apply_to_text(names["eos_token"].as_str(), &mut config.generate),
-        _ => (),
+        Vocabulary::Text(tokenizer) if traits_of(task).continues_text => {
+            let (limits, end) = (TokenRules::of_text(tokenizer), names["eos_token"].as_str());
+            rules.apply_to_text(end, &limits, model.text_positions(), &mut config.generate)?;
+        }
+        Vocabulary::Text(_) => (),
     }
     files.push(StoredFile { name: RUN_CONFIG_FILE.to_owned(), bytes: config.to_toml().into_bytes() });
     files.sort_by(|a, b| a.name.cmp(&b.name));
     let n_params = n_params(&model).total();
-    write_run(&out, &Weights { step: 0, weights, model, files })?;
-    eprintln!("imported a {family} model of {:.1} M parameters", n_params as f64 / 1e6);
-    println!("{}", out.display());
+    new.finish(&Weights { step: 0, weights, model, files })?;
+    stderr_line!("imported a {family} model of {:.1} M parameters", n_params as f64 / 1e6);
+    stdout_line!("{}", out.display());
     Ok(())
 }
 
@@ -222,7 +235,8 @@ fn token_names(
             ("mask_token", None),
         ] {
             if let Some(token) = of_config(key).or_else(|| of_id(id)) {
-                names.insert(key.to_owned(), json!(token));
+                let settings = if key == "mask_token" { tokenizer.mask_settings(&token) } else { None };
+                names.insert(key.to_owned(), settings.unwrap_or(json!(token)));
             }
         }
     }
@@ -254,14 +268,14 @@ fn tokens_before_text(
 
     let names: Vec<String> = before.iter().filter_map(|id| tokenizer.token(*id)).map(str::to_owned).collect();
     if !names.is_empty() && forced_first.is_none() {
-        eprintln!(
+        stderr_line!(
             "note: every translation begins with {}, as targets do in training; transformers lets the model choose, because \
              the folder has no forced_bos_token_id",
             names.join(" ")
         );
     }
     if behind.first() != tokens.eos.as_ref() || behind.len() != 1 {
-        eprintln!(
+        stderr_line!(
             "note: Kiln ends every source with the end token, but this tokenizer puts the ids {behind:?} behind a text"
         );
     }
@@ -287,7 +301,7 @@ fn note_prompts(tokenizer: &TokenizerFile, around: Option<(Vec<u32>, Vec<u32>)>,
     let spelled = |ids: &[u32]| ids.iter().filter_map(|id| tokenizer.token(*id)).collect::<Vec<_>>().join(" ");
     if config["add_bos_token"].as_bool().is_some_and(|adds_bos| adds_bos == before.is_empty()) {
         let puts = if before.is_empty() { "nothing".to_owned() } else { spelled(&before) };
-        eprintln!(
+        stderr_line!(
             "note: {TOKENIZER_CONFIG_FILE} has add_bos_token = {}, but {TOKENIZER_FILE} puts {puts} in front of a text; Kiln \
              follows {TOKENIZER_FILE}, like version 5 of transformers",
             before.is_empty()
@@ -297,7 +311,7 @@ fn note_prompts(tokenizer: &TokenizerFile, around: Option<(Vec<u32>, Vec<u32>)>,
         names["add_bos_token"] = json!(false);
     }
     if !behind.is_empty() {
-        eprintln!(
+        stderr_line!(
             "note: {TOKENIZER_FILE} puts {} behind a text; Kiln leaves it out of prompts, since the continuation follows them",
             spelled(&behind)
         );
@@ -309,7 +323,7 @@ fn load_vocabulary(task: Task, files: &[StoredFile]) -> Result<Vocabulary> {
     let dir = std::env::temp_dir().join(format!("kiln-import-{}", std::process::id()));
     let load = || -> Result<Vocabulary> {
         fs::create_dir_all(&dir)?;
-        files.iter().try_for_each(|file| fs::write(dir.join(&file.name), &file.bytes))?;
+        files.iter().try_for_each(|file| write_fresh(&dir.join(&file.name), &file.bytes))?;
         Ok(Vocabulary::load_dir(&dir, task)?)
     };
     let loaded = load();

@@ -5,11 +5,18 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use kiln_data::CharacterCounts;
+use kiln_data::files::read_line;
 
 use super::error::NotUtf8;
 use crate::checkpoint::Checkpoints;
 use crate::dataset::lacking_note;
+use crate::logging::print::stderr_line;
 use crate::run::TrainedModel;
+
+/// Most bytes of a line that a model reads: a page of a book has 2,000.
+const MOST_BYTES: u64 = 1 << 20;
+/// Bytes of lines that are read at once, unless one line is longer.
+const CHUNK_BYTES: usize = 4 << 20;
 
 /// Joins `text` into one line: a model may write a line break where its training text had one.
 pub(super) fn one_line(text: &str) -> String {
@@ -24,7 +31,7 @@ pub(super) fn shell_word(text: &str) -> String {
 /// Says on stderr which characters of the input the vocabulary lacks, if there are any.
 pub(super) fn note_lacking(lacking: &CharacterCounts, spells_bytes: bool) {
     if let Some(note) = lacking_note(lacking, spells_bytes) {
-        eprintln!("note: {note}");
+        stderr_line!("note: {note}");
     }
 }
 
@@ -34,7 +41,7 @@ pub(super) fn note_age(run: &TrainedModel, dir: &Path, chosen: Option<&str>) {
     if let (None, Some((newest, _))) = (chosen, saved.last())
         && *newest > run.step
     {
-        eprintln!("note: the best checkpoint is used, step {}; --checkpoint last takes step {newest}", run.step);
+        stderr_line!("note: the best checkpoint is used, step {}; --checkpoint last takes step {newest}", run.step);
     }
 }
 
@@ -77,18 +84,21 @@ impl Chunks<'_> {
     }
 }
 
-/// Reads up to `n` lines of `input`, called `name`, without their line ends; returns none at the end of the input.
+/// Reads up to `n` lines of `input`, called `name`, without their line ends; returns none at the end of the input. Fewer lines
+/// come if they are long, and a line of more than [`MOST_BYTES`] is refused before it is held in memory.
 /// `n_before` lines were read before.
 pub(super) fn read_lines(input: &mut impl BufRead, name: &str, n: usize, n_before: usize) -> Result<Vec<String>> {
-    let mut lines = Vec::new();
-    while lines.len() < n {
+    let (mut lines, mut n_bytes) = (Vec::new(), 0);
+    while lines.len() < n && n_bytes < CHUNK_BYTES {
         let mut line = Vec::new();
-        if input.read_until(b'\n', &mut line).with_context(|| format!("reading {name}"))? == 0 {
+        let number = n_before + lines.len() + 1;
+        if !read_line(input, &mut line, MOST_BYTES).with_context(|| format!("reading line {number} of {name}"))? {
             break;
         }
+        n_bytes += line.len();
         let line = String::from_utf8(line).map_err(|error| {
             let byte = error.utf8_error().valid_up_to() + 1;
-            NotUtf8 { name: name.into(), line: n_before + lines.len() + 1, byte }
+            NotUtf8 { name: name.into(), line: number, byte }
         })?;
         lines.push(line.trim_end_matches(['\n', '\r']).to_owned());
     }
@@ -121,6 +131,29 @@ mod tests {
         };
         assert_eq!(read(false), (3, vec![("a,b".into(), 0), ("c".into(), 2)]));
         assert_eq!(read(true), (3, vec![("a".into(), 0), ("b".into(), 1), ("c".into(), 2)]));
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused_and_long_lines_come_in_small_chunks() {
+        let mut endless = std::io::BufReader::new(std::io::repeat(b'a'));
+        let error = read_lines(&mut endless, "stdin", 9, 2).expect_err("endless");
+        let text = format!("{error:#}");
+        assert!(
+            text.contains("line 3 of stdin") && text.contains("1048576 bytes") && text.contains("break it"),
+            "{text}"
+        );
+        assert_eq!(super::super::exit::code_of(&error), super::super::exit::BAD_DATA);
+
+        let line = "a".repeat(MOST_BYTES as usize - 1) + "\n";
+        let text = line.repeat(9);
+        let (mut input, mut sizes) = (text.as_bytes(), Vec::new());
+        loop {
+            match read_lines(&mut input, "stdin", 1000, 0).expect("text").len() {
+                0 => break,
+                n => sizes.push(n),
+            }
+        }
+        assert_eq!(sizes, [4, 4, 1]);
     }
 
     #[test]

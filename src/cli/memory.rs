@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::config_args::{ConfigArgs, DeviceArgs};
 use crate::device::machine_of;
 use crate::diagnose::ledger::{Ledger, dtype_name, entries, parse_size};
+use crate::logging::print::stdout_line;
 use crate::run::need::Need;
 use crate::units::{gib, thousands};
 
@@ -47,8 +48,13 @@ pub(super) fn run(args: Args) -> Result<()> {
     let ledger = Ledger { config, device: &survey.device, largest: plan.largest, need };
     let bytes = ledger.bytes();
 
-    println!("memory of a step on the largest batch, {}, on {}, {}", plan.largest, plan.device, dtype_name(plan.dtype));
-    let line = |name: &str, bytes: u64| println!("  {name:<42}  {:>12}", mib(bytes));
+    stdout_line!(
+        "memory of a step on the largest batch, {}, on {}, {}",
+        plan.largest,
+        plan.device,
+        dtype_name(plan.dtype)
+    );
+    let line = |name: &str, bytes: u64| stdout_line!("  {name:<42}  {:>12}", mib(bytes));
     entries(&bytes).iter().for_each(|(name, bytes)| line(name, *bytes));
     line("sum", bytes.total());
     if args.measure {
@@ -56,26 +62,26 @@ pub(super) fn run(args: Args) -> Result<()> {
             Some(measured) => {
                 line("measured", measured);
                 let off = 100.0 * (bytes.total() as f64 / measured.max(1) as f64 - 1.0);
-                println!(
+                stdout_line!(
                     "  the prediction is {:.0} % {} what was measured",
                     off.abs(),
                     if off < 0.0 { "below" } else { "above" }
                 );
             }
-            None => println!("  not measured: the system does not say how much memory the steps took"),
+            None => stdout_line!("  not measured: the system does not say how much memory the steps took"),
         }
     }
-    println!("Workspaces of operators and fragments of the memory pools are not counted.");
+    stdout_line!("Workspaces of operators and fragments of the memory pools are not counted.");
 
     if let Some(memory) = args.memory.or(machine_of(&survey.device).memory_bytes) {
         print_largest(&ledger, memory);
     }
-    println!("\n{:<44}  {:>12}  {:>12}", "with", "sum", "saves");
+    stdout_line!("\n{:<44}  {:>12}  {:>12}", "with", "sum", "saves");
     for other in ledger.alternatives() {
         let (now, then) = (bytes.total() as i64, other.bytes.total() as i64);
         let sign = if then > now { "-" } else { "" };
         let saves = format!("{sign}{}", mib((now - then).unsigned_abs()));
-        println!("{:<44}  {:>12}  {saves:>12}", other.setting, mib(other.bytes.total()));
+        stdout_line!("{:<44}  {:>12}  {saves:>12}", other.setting, mib(other.bytes.total()));
     }
     Ok(())
 }
@@ -83,15 +89,15 @@ pub(super) fn run(args: Args) -> Result<()> {
 /// Says how large a batch may be in `memory`.
 fn print_largest(ledger: &Ledger<'_>, memory: u64) {
     let Some(shape) = ledger.largest_that_fits(memory) else {
-        println!(
-            "\nno batch fits into {}: weights, gradients and moments need {}, and a single row needs more than what is left",
+        stdout_line!(
+            "\nno batch fits into {}: weights, gradients and optimizer state need {}, and a single row needs more than what is left",
             mib(memory),
             mib(ledger.bytes().state())
         );
         return;
     };
     let tokens = shape.batch_size * shape.source_len.max(shape.target_len) * ledger.config.train.split_batches.max(1);
-    println!(
+    stdout_line!(
         "\nthe largest batch that fits into {:.1} GiB: {shape}, with loader.batch_tokens={tokens} (now {})",
         gib(memory),
         thousands(ledger.config.loader.batch_tokens as f64)

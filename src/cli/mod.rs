@@ -32,6 +32,8 @@ mod train;
 mod translate;
 mod warm;
 
+use std::borrow::Cow;
+use std::io::ErrorKind as IoKind;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -41,6 +43,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::checkpoint;
 use crate::config::Config;
 use crate::device::take_kernel_notes;
+use crate::logging::print::stderr_line;
+use crate::terminal::clean;
 
 /// Trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 #[derive(Debug, Parser)]
@@ -85,16 +89,17 @@ pub fn command() -> clap::Command {
 
 /// Parses the command line, runs the command, and reports its error.
 pub fn main() -> ExitCode {
-    exit_with_the_reader();
+    clean_panics();
     heap::keep_freed_memory();
-    let ran = run(parsed().command);
+    let command = parsed().command;
+    let ran = pool::check().map_err(Into::into).and_then(|()| run(command));
     // Training has logged them.
-    take_kernel_notes().iter().for_each(|note| eprintln!("{note}"));
+    take_kernel_notes().iter().for_each(|note| stderr_line!("{note}"));
     match ran {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", in_one_line(&error));
+            stderr_line!("error: {}", in_one_line(&error));
             ExitCode::from(exit::code_of(&error))
         }
     }
@@ -109,7 +114,7 @@ fn parsed() -> Cli {
         };
         let _ = error.print();
         for key in keys_called(option.trim_start_matches('-')) {
-            eprintln!("  tip: {key} is a key of the configuration: --set {key}=VALUE");
+            stderr_line!("  tip: {key} is a key of the configuration: --set {key}=VALUE");
         }
         std::process::exit(error.exit_code());
     })
@@ -162,6 +167,13 @@ fn in_one_line(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
+    let is_full = |cause: &(dyn std::error::Error + 'static)| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| matches!(io.kind(), IoKind::StorageFull | IoKind::QuotaExceeded))
+    };
+    if error.chain().any(is_full) && !text.contains("free ") {
+        text += "; free space there, or choose a folder on another disk, and repeat the command";
+    }
     text
 }
 
@@ -171,16 +183,12 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Ends the process quietly when it prints to a closed pipe. Printing panics then, because the reader, such as `head`,
-/// has closed stdout.
-fn exit_with_the_reader() {
+/// Lets a panic say what it must without control characters: its text may quote what strangers wrote.
+fn clean_panics() {
     let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        let message = panic.payload_as_str().unwrap_or_default();
-        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
-            std::process::exit(0);
-        }
-        report(panic);
+    std::panic::set_hook(Box::new(move |panic| match clean(panic.payload_as_str().unwrap_or_default()) {
+        Cow::Borrowed(_) => report(panic),
+        Cow::Owned(message) => stderr_line!("panicked at {}: {message}", panic.location().expect("a location")),
     }));
 }
 

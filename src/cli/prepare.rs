@@ -8,6 +8,7 @@ use super::config_args::ConfigArgs;
 use crate::config::Config;
 use crate::dataset::RunData;
 use crate::device::DeviceChoice;
+use crate::logging::print::{stderr_line, stdout_line};
 use crate::run::folder;
 
 /// Parses and tokenizes text into token caches
@@ -46,11 +47,11 @@ pub(super) fn run(args: Args) -> Result<()> {
     let mut n_notes = 0;
     let data = RunData::open(&config, &run_dir, None, &mut |line| {
         n_notes += 1;
-        eprintln!("{line}");
+        stderr_line!("{line}");
     })?;
-    data.notes.iter().for_each(|line| eprintln!("{line}"));
+    data.notes.iter().for_each(|line| stderr_line!("{line}"));
     let done = if n_notes == 0 { "up to date" } else { "ready" };
-    println!(
+    stdout_line!(
         "{}: {done}, {} batches per epoch",
         cache_dir(&config, &run_dir).display(),
         data.train.batches_per_epoch()

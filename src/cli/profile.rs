@@ -13,6 +13,7 @@ use crate::diagnose::profile::{
 };
 use crate::distributed::Ranks;
 use crate::files::replace_file;
+use crate::logging::print::{stderr_line, stdout_line};
 use crate::report::{memory_line, roofline};
 use crate::units::thousands;
 
@@ -95,12 +96,12 @@ fn profile(args: Args, part: &Part) -> Result<()> {
         write(&out, "memory.svg", memory_line::file(memory)?.as_bytes())?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&profile)?);
+        stdout_line!("{}", serde_json::to_string(&profile)?);
     } else {
         print(&profile);
     }
     let pictures = if profile.memory.is_some() { "roofline.svg, memory.svg" } else { "roofline.svg" };
-    eprintln!("written to {}: trace.json (time line), profile.json (all rows), {pictures}", out.display());
+    stderr_line!("written to {}: trace.json (time line), profile.json (all rows), {pictures}", out.display());
     Ok(())
 }
 
@@ -117,11 +118,14 @@ fn write(folder: &Path, name: &str, content: &[u8]) -> Result<()> {
 
 fn print(profile: &Profile) {
     let steps = profile.steps.len();
-    println!(
+    stdout_line!(
         "{} on {}, {}: {steps} steps after {} others",
-        profile.model, profile.device, profile.dtype, profile.warm_up
+        profile.model,
+        profile.device,
+        profile.dtype,
+        profile.warm_up
     );
-    println!(
+    stdout_line!(
         "  {:.2} ms per step, {} tokens per second without padding (padding {:.0} %)",
         profile.step_ms(),
         thousands(profile.tokens_per_sec),
@@ -129,11 +133,11 @@ fn print(profile: &Profile) {
     );
     let replayed: f64 = profile.steps.iter().filter_map(|step| step.replayed_share).sum();
     if replayed > 0.0 {
-        println!("  {:.0} % of the micro-batches were replayed as CUDA graphs", 100.0 * replayed / steps as f64);
+        stdout_line!("  {:.0} % of the micro-batches were replayed as CUDA graphs", 100.0 * replayed / steps as f64);
     }
 
     if let Some(gpu) = &profile.gpu {
-        println!("  GPU busy {:.1} % of the time ({})", 100.0 * gpu.busy_share, gpu.source);
+        stdout_line!("  GPU busy {:.1} % of the time ({})", 100.0 * gpu.busy_share, gpu.source);
     }
 
     if !profile.ranks.is_empty() {
@@ -157,7 +161,7 @@ fn print(profile: &Profile) {
         RoofSource::DataSheet => "from the data sheet",
         RoofSource::Measured => "measured",
     };
-    println!(
+    stdout_line!(
         "\nroofs ({source}): {} and {}; they meet at {:.1} FLOP per byte",
         rate(roofs.flops_per_sec, "FLOP/s"),
         rate(roofs.bytes_per_sec, "B/s"),
@@ -165,19 +169,19 @@ fn print(profile: &Profile) {
     );
     let verdicts = profile.operators.iter().filter_map(|row| Some((row, row.verdict()?))).take(VERDICTS);
     for (row, verdict) in verdicts {
-        println!("  {} {}, {:.1} % of the time: {verdict}", row.name, row.sizes, 100.0 * row.share);
+        stdout_line!("  {} {}, {:.1} % of the time: {verdict}", row.name, row.sizes, 100.0 * row.share);
     }
-    profile.notes.iter().for_each(|note| println!("note: {note}"));
+    profile.notes.iter().for_each(|note| stdout_line!("note: {note}"));
 }
 
 fn print_ranks(rows: &[RankRow], steps: usize) {
-    println!("\n{:<34}  {:>11}  {:>7}  {:>8}  {:>10}", "device", "ms per step", "busy", "exchange", "peak");
+    stdout_line!("\n{:<34}  {:>11}  {:>7}  {:>8}  {:>10}", "device", "ms per step", "busy", "exchange", "peak");
     for (rank, row) in rows.iter().enumerate() {
         let busy = row.busy_share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share));
         let peak = row.peak_bytes.map_or(String::new(), |bytes| format!("{} MiB", thousands(mib(bytes))));
         let name = format!("rank {rank}: {}", row.device);
         let (ms, exchange) = (row.total_ms / steps as f64, 100.0 * row.exchange_share);
-        println!("{name:<34}  {ms:>11.3}  {busy:>7}  {exchange:>6.1} %  {peak:>10}");
+        stdout_line!("{name:<34}  {ms:>11.3}  {busy:>7}  {exchange:>6.1} %  {peak:>10}");
     }
 }
 
@@ -185,7 +189,7 @@ fn print_memory(MemoryLine { peak, .. }: &MemoryLine) {
     let parts = MemoryPoint::CATEGORIES.iter().zip(peak.parts());
     let parts = parts.map(|(name, bytes)| format!("{name} {}", thousands(mib(bytes)))).collect::<Vec<_>>().join(", ");
     let total = thousands(mib(peak.total()));
-    println!("\nmemory in use at most {total} MiB, at {}: {parts}", peak.operator);
+    stdout_line!("\nmemory in use at most {total} MiB, at {}: {parts}", peak.operator);
 }
 
 fn mib(bytes: u64) -> f64 {
@@ -193,15 +197,15 @@ fn mib(bytes: u64) -> f64 {
 }
 
 fn print_host(title: &str, rows: &[HostRow], steps: usize) {
-    println!("\n{title:<26}  {:>11}  {:>7}", "ms per step", "share");
+    stdout_line!("\n{title:<26}  {:>11}  {:>7}", "ms per step", "share");
     for row in rows {
-        println!("{:<26}  {:>11.3}  {:>5.1} %", row.name, row.ms / steps as f64, 100.0 * row.share);
+        stdout_line!("{:<26}  {:>11.3}  {:>5.1} %", row.name, row.ms / steps as f64, 100.0 * row.share);
     }
 }
 
 /// Prints the sums over all sizes of each operator.
 fn print_sums(rows: &[Row], steps: usize) {
-    println!("\n{:<31}  {:>6}  {:>9}  {:>7}  {:>6}", "operator, all sizes", "calls", "ms / step", "share", "roof");
+    stdout_line!("\n{:<31}  {:>6}  {:>9}  {:>7}  {:>6}", "operator, all sizes", "calls", "ms / step", "share", "roof");
     for sum in sums(rows) {
         let line = format!(
             "{:<31}  {:>6}  {:>9.3}  {:>5.1} %  {}",
@@ -211,7 +215,7 @@ fn print_sums(rows: &[Row], steps: usize) {
             100.0 * sum.share,
             sum.least_ms.map_or(String::new(), |least| format!("{:>4.0} %", 100.0 * least / sum.total_ms))
         );
-        println!("{}", line.trim_end());
+        stdout_line!("{}", line.trim_end());
     }
 }
 
@@ -230,7 +234,8 @@ struct Sum<'a> {
 fn sums(rows: &[Row]) -> Vec<Sum<'_>> {
     let mut sums: Vec<Sum<'_>> = Vec::new();
     for row in rows {
-        let least_ms = row.work.as_ref().map(|work| work.of_roof * row.total_ms);
+        let measured = row.work.as_ref().filter(|work| !work.is_above_roof());
+        let least_ms = measured.map(|work| work.of_roof * row.total_ms);
         match sums.iter_mut().find(|sum| sum.name == row.name) {
             Some(sum) => {
                 sum.calls += row.calls;
@@ -249,10 +254,19 @@ fn sums(rows: &[Row]) -> Vec<Sum<'_>> {
 }
 
 fn print_rows(title: &str, rows: &[Row], steps: usize) {
-    println!(
+    stdout_line!(
         "\n{title:<31}  {:<22}  {:>6}  {:>9}  {:>9}  {:>7}  {:>8}  {:>8}  {:>13}  {:>6}  bound by",
-        "sizes", "calls", "ms / step", "us / call", "share", "MB", "FLOP/B", "achieved", "roof"
+        "sizes",
+        "calls",
+        "ms / step",
+        "us / call",
+        "share",
+        "MB",
+        "FLOP/B",
+        "achieved",
+        "roof"
     );
+
     for row in rows.iter().take(MOST_ROWS) {
         let work = row.work.as_ref().map_or(String::new(), |work| work_columns(work, row.calls));
         let line = format!(
@@ -264,10 +278,10 @@ fn print_rows(title: &str, rows: &[Row], steps: usize) {
             row.mean_us,
             100.0 * row.share
         );
-        println!("{}", line.trim_end());
+        stdout_line!("{}", line.trim_end());
     }
     if rows.len() > MOST_ROWS {
-        println!("... and {} more rows in profile.json", rows.len() - MOST_ROWS);
+        stdout_line!("... and {} more rows in profile.json", rows.len() - MOST_ROWS);
     }
 }
 
@@ -278,10 +292,10 @@ fn work_columns(work: &RowWork, calls: u64) -> String {
         false => rate(work.bytes_per_sec, "B/s"),
     };
     format!(
-        "{:>8.2}  {:>8.1}  {achieved:>13}  {:>4.0} %  {}",
+        "{:>8.2}  {:>8.1}  {achieved:>13}  {:>6}  {}",
         work.bytes / calls as f64 / 1e6,
         work.flops_per_byte,
-        100.0 * work.of_roof,
+        work.percent_of_roof(),
         work.bound.name()
     )
 }

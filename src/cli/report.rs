@@ -1,14 +1,14 @@
 //! `kiln report`: what runs have logged, as a page and as pictures.
 
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use anyhow::{Context, Result};
+use kiln_data::files::read_file;
 
 use super::error::Usage;
 use crate::files::replace_file;
+use crate::logging::print::{stderr_line, stdout_line};
 use crate::report::catalogue::{FIGURES, find};
 use crate::report::colours::COLOURS;
 use crate::report::curves::Figure;
@@ -73,7 +73,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let runs = read(&args.runs)?;
     for run in runs.iter().filter(|run| run.bad_lines > 1) {
-        eprintln!(
+        stderr_line!(
             "warning: {}: {} damaged lines of its metrics were skipped (kiln check names them)",
             run.dir.display(),
             run.bad_lines
@@ -133,7 +133,7 @@ fn chosen(names: &[String], runs: &[History]) -> Result<Vec<Figure>> {
 
 /// Refuses to replace a page that is not a report.
 fn refuse_other_file(path: &Path) -> Result<(), Usage> {
-    match fs::read(path) {
+    match read_file(path) {
         Ok(found) if !found.windows(MARK.len()).any(|part| part == MARK.as_bytes()) => Err(Usage(format!(
             "{}: this file exists and is not a report of Kiln; name another one with --out",
             path.display()
@@ -144,7 +144,7 @@ fn refuse_other_file(path: &Path) -> Result<(), Usage> {
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_file(path, bytes)?;
-    println!("{}", path.display());
+    stdout_line!("{}", path.display());
     Ok(())
 }
 
@@ -155,9 +155,8 @@ fn serve(dirs: Vec<PathBuf>, port: u16) -> Result<()> {
     }
     let server = Server::bind(port)
         .with_context(|| format!("port {port} of 127.0.0.1 cannot be used; take another one with --port"))?;
-    println!("{}", server.url());
-    std::io::stdout().flush()?;
-    eprintln!("serving to browsers of this machine; Ctrl-C ends it");
+    stdout_line!("{}", server.url());
+    stderr_line!("serving to browsers of this machine; Ctrl-C ends it");
 
     // One page at a time: a long run takes seconds to read.
     let turn = Mutex::new(());

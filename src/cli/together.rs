@@ -2,7 +2,6 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -18,6 +17,7 @@ use crate::device::{DeviceChoice, n_gpus};
 use crate::distributed::launch::numa::move_to_gpu;
 use crate::distributed::launch::{Signals, Stream, launch};
 use crate::distributed::{DeviceName, DevicesError, Launcher, Link, LinkError, World, parse_devices, share_gpus};
+use crate::logging::print::{over_line, stderr_line, stdout_line};
 
 /// The working thread has so long to end by itself after another rank has failed. It may hang in the driver.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -131,7 +131,7 @@ pub(super) fn begin(devices: Option<&str>, device: DeviceChoice) -> Result<Role>
     if let (DeviceChoice::Cuda(index), false) = (device, world.launcher == Launcher::Kiln) {
         move_to_gpu(index); // Kiln's launcher has done so
     }
-    let link = Link::connect(&world, &mut |line| eprintln!("{line}"))?;
+    let link = Link::connect(&world, &mut |line| stderr_line!("{line}"))?;
     let rank = world.rank;
     link.on_failure(Box::new(move |error| end_after_failure(rank, error)));
     let is_heard_with_first = rank > 0 && world.launcher == Launcher::Kiln;
@@ -171,11 +171,10 @@ fn device_of(world: &World, asked: DeviceChoice) -> DeviceChoice {
 
 /// Shows a line of another rank, or of the launcher.
 fn show(stream: Stream, line: &str) {
-    // Rank 0's bar may stand in the last line of a terminal.
-    let clear = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
     match stream {
-        Stream::Out => println!("{line}"),
-        Stream::Err => eprintln!("{clear}{line}"),
+        Stream::Out => stdout_line!("{line}"),
+        // Rank 0's bar may stand in the last line of a terminal.
+        Stream::Err => over_line(&format!("{line}\n")),
     }
 }
 
@@ -184,7 +183,7 @@ fn show(stream: Stream, line: &str) {
 fn end_after_failure(rank: usize, error: &LinkError) {
     thread::sleep(PATIENCE);
     if rank == 0 || error.rank() == Some(rank) {
-        eprintln!("error: {error}");
+        stderr_line!("error: {error}");
     }
     std::process::exit(i32::from(crate::cli::exit::FAILED));
 }

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::config::task::{Reads, traits_of};
 use crate::dataset::{pairs, text};
 use crate::device::DeviceChoice;
+use crate::logging::print::{stderr_line, stdout_text};
 
 /// Rows that the statistics are computed on.
 const SAMPLE_ROWS: usize = 2000;
@@ -60,32 +61,32 @@ pub(super) fn run(args: Args) -> Result<()> {
 
 fn of_pairs(config: &Config, out: Option<&Path>) -> Result<()> {
     let corpus = PairCorpus::open(&config.data.train, &config.data.corpus)?;
-    corpus.notes().iter().for_each(|line| eprintln!("{line}"));
+    corpus.notes().iter().for_each(|line| stderr_line!("{line}"));
     let tokenizers = match out {
-        Some(out) => pairs::load_or_train(&config.tokenizer, &corpus, out, &mut |line| eprintln!("{line}"))?,
+        Some(out) => pairs::load_or_train(&config.tokenizer, &corpus, out, &mut |line| stderr_line!("{line}"))?,
         None => PairTokenizers::load(&config.tokenizer)?,
     };
     save_loaded(config, out, |out| tokenizers.save(out))?;
 
     let (examples, report) = corpus.read_all()?;
-    eprintln!("{report}");
-    print!("{}", statistics(&tokenizers, &examples[..examples.len().min(SAMPLE_ROWS)])?);
+    stderr_line!("{report}");
+    stdout_text!("{}", statistics(&tokenizers, &examples[..examples.len().min(SAMPLE_ROWS)])?);
     Ok(())
 }
 
 fn of_text(config: &Config, out: Option<&Path>) -> Result<()> {
     let corpus = TextCorpus::open(&config.data.train, &config.data.text)?;
-    corpus.notes().iter().for_each(|line| eprintln!("{line}"));
+    corpus.notes().iter().for_each(|line| stderr_line!("{line}"));
     let tokenizer = match out {
-        Some(out) => text::load_or_train(&config.tokenizer, &corpus, out, &mut |line| eprintln!("{line}"))?,
+        Some(out) => text::load_or_train(&config.tokenizer, &corpus, out, &mut |line| stderr_line!("{line}"))?,
         None => TextTokenizer::load(&config.tokenizer)?,
     };
     tokenizer.check(config.task)?;
     save_loaded(config, out, |out| tokenizer.save(out))?;
 
     let (documents, report) = corpus.read_all()?;
-    eprintln!("{report}");
-    print!("{}", text_statistics(&tokenizer, &documents[..documents.len().min(SAMPLE_ROWS)])?);
+    stderr_line!("{report}");
+    stdout_text!("{}", text_statistics(&tokenizer, &documents[..documents.len().min(SAMPLE_ROWS)])?);
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use kiln_model::Transformer;
 pub(super) use args::Args;
 
 use super::together::{Part, Role};
+use crate::distributed::Link;
 use crate::eval::Model;
 use crate::logging::console::print_line;
 use crate::train::Ended;
@@ -35,12 +36,14 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
 /// Trains together with the other ranks. Rank 0 speaks for all.
 fn train(args: &Args, part: &Part) -> Result<()> {
     if args.dry_run && !part.is_first() {
-        return Ok(());
+        // Rank 0 looks for all; a rank that ended before it would end it.
+        return finish(part);
     }
     let (run, resume) = args.run(part.link.clone(), part.device)?;
     run.config().check_figure(Transformer::FIGURES)?;
     if args.dry_run {
-        return dry_run::print(&run, resume, args.show_config);
+        dry_run::print(&run, resume, args.show_config)?;
+        return finish(part);
     }
 
     let dir = run.dir().to_path_buf();
@@ -56,13 +59,18 @@ fn train(args: &Args, part: &Part) -> Result<()> {
     }
     match outcome.ended {
         // Printed even with --quiet: it is the result of the run.
-        Ended::Stopped => eprintln!("{}", report::stopped(&outcome, &dir, args.devices.list())),
+        Ended::Stopped => print_line(&report::stopped(&outcome, &dir, args.devices.list())),
         ended => {
             let shown = !args.quiet && ended != Ended::AlreadyFinished && has_one_screen();
             report::print(&outcome, &session, &dir, shown)?;
         }
     }
     Ok(())
+}
+
+/// Waits until every rank has come to its end.
+fn finish(part: &Part) -> Result<()> {
+    Ok(part.link.as_ref().map_or(Ok(()), Link::finish)?)
 }
 
 /// Returns whether stdout and stderr go to the same terminal, pipe or file.

@@ -14,6 +14,7 @@ use super::together::{DevicesArgs, Role};
 use crate::device::DeviceChoice;
 use crate::distributed::{Phase, Ranks};
 use crate::generate::{GenerateError, Hypothesis, Translator};
+use crate::logging::print::results;
 use crate::run::{TrainedModel, compare_use};
 
 /// Lines that are translated together.
@@ -107,7 +108,7 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
 
     let (typed, spells_bytes) = (io::stdin().is_terminal(), tokenizers.spells_bytes());
     let chunks = Chunks { name: "stdin", size: LINES_PER_CHUNK, typed, spells_bytes };
-    let (mut input, mut output) = (io::stdin().lock(), io::BufWriter::new(io::stdout().lock()));
+    let (mut input, mut output) = (io::stdin().lock(), io::BufWriter::new(results()));
     let lacking = |lines: &[String]| tokenizers.lacking_in_sources(lines);
     ranks.enter(Phase::Input);
     chunks.for_each(&mut input, lacking, |lines, n_done| {

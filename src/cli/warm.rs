@@ -1,6 +1,6 @@
 //! `kiln warm`: compiles kernels before they are needed, and writes them to a file for other machines.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +11,7 @@ use super::error::Usage;
 use crate::config::Precision;
 use crate::device::{self, DeviceChoice, KERNEL_FILE, KERNEL_FILE_VARIABLE};
 use crate::diagnose::warm::{Warmed, warm};
+use crate::logging::print::{over_line, stderr_line, stdout_line};
 
 /// Compiles the kernels of training steps, for later runs on this machine or on others
 ///
@@ -51,10 +52,10 @@ pub(super) fn run(args: Args) -> Result<()> {
     for workload in &workloads {
         let Warmed { kernels, elapsed, one_by_one } = warm(workload, dtype, &device, show)?;
         if let Some(error) = one_by_one {
-            eprintln!("kernels were compiled one after another, because {error}");
+            stderr_line!("kernels were compiled one after another, because {error}");
         }
         let KernelCount { compiled, loaded, tuned } = kernels;
-        println!(
+        stdout_line!(
             "{}: {compiled} kernels compiled, {loaded} loaded from the cache, {tuned} choices timed in {:.1} s",
             workload.title,
             elapsed.as_secs_f64()
@@ -66,7 +67,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     if let Some(path) = to {
         let exported = export_kernels(&path, &device::device_name(&device)).context("writing the kernels")?;
         ensure!(exported.entries > 0, "{}: the cache holds no kernels of this executable yet", path.display());
-        println!(
+        stdout_line!(
             "{}: {} kernels and choices, {:.1} MB; copy it next to the executable as {KERNEL_FILE}, or name it in {KERNEL_FILE_VARIABLE}",
             path.display(),
             exported.entries,
@@ -78,9 +79,8 @@ pub(super) fn run(args: Args) -> Result<()> {
 
 /// Shows the progress in a line of its own, if somebody watches.
 fn show(done: usize, of: usize) {
-    let mut stderr = std::io::stderr();
-    if of > 0 && stderr.is_terminal() {
-        let end = if done == of { '\n' } else { '\r' };
-        let _ = write!(stderr, "compiling kernels: {done} of {of}{end}");
+    if of > 0 && std::io::stderr().is_terminal() {
+        let end = if done == of { "\n" } else { "" };
+        over_line(&format!("compiling kernels: {done} of {of}{end}"));
     }
 }

@@ -4,7 +4,7 @@ use kiln_kernels::{F32Products as Products, KernelChoice, Settings};
 use kiln_model::ActivationCheckpointing;
 use serde::{Deserialize, Serialize};
 
-/// Compute precision. Master weights and optimizer moments are always f32.
+/// Compute precision. Master weights and optimizer state are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use kiln_model::{is_adapter, is_learned_prompt};
 
 use super::suggest::nearest;
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, OptimizerChoice};
 
 impl Config {
     /// Returns whether a pattern of `train.freeze` matches `path`.
@@ -37,8 +37,15 @@ impl Config {
         if problems.is_empty() { Ok(frozen) } else { Err(ConfigError { problems }) }
     }
 
-    /// Checks the patterns on their own.
+    /// Checks the patterns on their own, and whether the optimizer has something to update.
     pub(super) fn validate_freeze(&self, problems: &mut Vec<String>) {
+        if self.train.optimizer == OptimizerChoice::Muon && self.model.trains_additions() {
+            problems.push(
+                "train.optimizer = \"muon\" updates weight matrices of layers, but this run trains none: adapters, a learned prompt \
+                 or a head alone; take train.optimizer = \"adamw\""
+                    .into(),
+            );
+        }
         if self.train.freeze.iter().any(|pattern| pattern.trim().is_empty()) {
             problems.push(
                 "train.freeze has an empty pattern; name a parameter or module (\"decoder.layers.0\"), or remove it"

@@ -82,7 +82,7 @@ pub(super) fn choose(task: Task, train: Option<&[PathBuf]>, machine: Option<Mach
     chosen(*preset, format!("{size} on {device}"))
 }
 
-/// Returns a problem if the weights, gradients and moments of the model alone do not fit into the memory. It begins with
+/// Returns a problem if the weights, gradients and optimizer state of the model alone do not fit into the memory. It begins with
 /// the key that was set.
 pub(super) fn too_large(config: &Config, machine: Machine, is_set: impl Fn(&str) -> bool) -> Option<String> {
     const KEYS: [&str; 8] = [
@@ -105,7 +105,7 @@ pub(super) fn too_large(config: &Config, machine: Machine, is_set: impl Fn(&str)
     (needed > memory).then(|| {
         let key = KEYS.into_iter().find(|key| is_set(key)).unwrap_or("model");
         format!(
-            "{key} makes a model whose weights, gradients and moments need at least {:.0} GiB; this machine has {:.1} GiB: \
+            "{key} makes a model whose weights, gradients and optimizer state need at least {:.0} GiB; this machine has {:.1} GiB: \
              choose a smaller model, for example with --preset {}",
             gib(needed).ceil(),
             gib(memory),
@@ -114,7 +114,7 @@ pub(super) fn too_large(config: &Config, machine: Machine, is_set: impl Fn(&str)
     })
 }
 
-/// Bytes of weights, gradients, master weights and moments, and of a table of sines.
+/// Bytes of weights, gradients, master weights and optimizer state, and of a table of sines.
 fn state_bytes(model: &TransformerConfig, is_cpu: bool) -> u64 {
     let element: u64 = if is_cpu { 4 } else { 2 };
     let table = 4 * (model.max_positions as u64) * model.d_model as u64;

@@ -24,9 +24,9 @@ mod suggest;
 pub(crate) mod task;
 mod validate;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::read_file;
 use kiln_data::{CorpusConfig, LabelConfig, LoaderConfig, TextConfig, TokenizerConfig};
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ pub struct Config {
     pub loader: LoaderConfig,
     /// The shape of the Transformer. Vocabulary sizes of 0 are filled in from the tokenizer.
     pub model: TransformerConfig,
-    /// AdamW, its schedule and clipping.
+    /// Hyperparameters of the optimizer, its schedule and clipping.
     pub optim: OptimConfig,
     /// The loop: steps, precision, intervals.
     pub train: TrainConfig,
@@ -88,7 +88,7 @@ pub struct DataConfig {
     pub direct: bool,
 }
 
-/// AdamW (Loshchilov and Hutter 2019, PyTorch's semantics) and its learning-rate schedule.
+/// Hyperparameters of AdamW (Loshchilov and Hutter 2019, PyTorch's semantics), and the learning-rate schedule of every optimizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimConfig {
@@ -160,6 +160,8 @@ impl DecayEnd {
 pub struct TrainConfig {
     /// Optimizer steps, absolute: a resumed run stops at the same step.
     pub steps: u64,
+    /// The optimizer: `adamw`; or `muon`, which updates weight matrices of layers by Muon, and tables, heads and vectors by AdamW.
+    pub optimizer: OptimizerChoice,
     /// Patterns of parameters that are not trained, by whole names of their paths (`decoder.layers.0`, `*embedding*`); `*` stands for
     /// any characters.
     pub freeze: Vec<String>,
@@ -215,8 +217,8 @@ pub struct TrainConfig {
     /// Which activations are kept for backward: `off` keeps all, `selective` computes norms and activations again, `layer` whole
     /// layers. `auto` takes the first of these that fits into memory. Gradients are equal bit for bit.
     pub activation_checkpointing: Checkpointing,
-    /// Several devices: whether each keeps the master weights and moments of its slice of the model alone (ZeRO-1), if there are
-    /// enough for all. Results are equal bit for bit.
+    /// Several devices: whether each keeps the master weights and optimizer state of its slice of the model alone (ZeRO-1), if there
+    /// are enough for all. Results are equal bit for bit.
     pub shard_optimizer: bool,
     /// Several devices: steps from one synchronization of the weights to the next, for slow links (DiLoCo, Douillard et al. 2023). 1:
     /// gradients are exchanged in every step.
@@ -256,6 +258,16 @@ pub struct LossScaleConfig {
     pub growth_interval: u32,
     /// Lowest scale. If gradients overflow even here, the run stops and names the parameters.
     pub floor: f32,
+}
+
+/// The optimizer of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimizerChoice {
+    /// AdamW for all parameters.
+    Adamw,
+    /// Muon for the weight matrices of layers, AdamW for the others.
+    Muon,
 }
 
 /// Reaction to a loss or gradient that is not finite.
@@ -299,6 +311,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             steps: 6000,
+            optimizer: OptimizerChoice::Adamw,
             freeze: Vec::new(),
             max_minutes: 0.0,
             precision: Precision::Auto,
@@ -355,7 +368,8 @@ impl Config {
     /// Reads the `config.toml` of a run or a checkpoint, which has every key.
     ///
     /// # Errors
-    /// If the file cannot be read, or is not a whole configuration of this version; the error names file and line.
+    /// If the file cannot be read, is not a whole configuration of this version, or has values outside their limits; the error names
+    /// the file, and the line or the key.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let problem = |line: usize, what: &str| ConfigError {
             problems: vec![format!(
@@ -365,13 +379,16 @@ impl Config {
                 what.lines().next().unwrap_or_default()
             )],
         };
-        let bytes = fs::read(path).map_err(|error| problem(0, &format!("cannot be read: {error}")))?;
+        let bytes = read_file(path).map_err(|error| problem(0, &format!("cannot be read: {error}")))?;
         let text = String::from_utf8(bytes).map_err(|_| problem(0, "is not UTF-8, so it was damaged"))?;
-        Self::from_toml(&text).map_err(|error| {
+        let config = Self::from_toml(&text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start.min(text.len()));
             let line = 1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
             problem(line, &format!("not a configuration of this version: {}", error.message()))
-        })
+        })?;
+        let found = config.problems_when_read();
+        let problems: Vec<_> = found.iter().map(|found| format!("{}: {found}", path.display())).collect();
+        if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
     }
 
     /// Reads the output of [`Config::to_toml`], the `config.toml` of a run.

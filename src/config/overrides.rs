@@ -13,6 +13,7 @@ mod syntax;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::read_file;
 use serde_path_to_error::Segment;
 use toml::de::DeTable;
 use toml::{Table, Value};
@@ -142,7 +143,7 @@ impl Layers {
         let place = |line: usize| Origin { line, text: format!("{}:{line}", path.display()) };
         let whole = Origin { line: 0, text: path.display().to_string() };
         self.file_is_broken = true;
-        let text = match std::fs::read(path).map(String::from_utf8) {
+        let text = match read_file(path).map(String::from_utf8) {
             Ok(Ok(text)) => text,
             Ok(Err(error)) => {
                 let at = error.utf8_error().valid_up_to();
@@ -372,7 +373,7 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
 }
 
 /// Keys that no preset sets, so its TOML lacks them.
-const OPTIONAL_KEYS: [&str; 14] = [
+const OPTIONAL_KEYS: [&str; 15] = [
     "preset",
     "data.cache_dir",
     "data.text.chat_template",
@@ -383,6 +384,7 @@ const OPTIONAL_KEYS: [&str; 14] = [
     "tokenizer.mask_token",
     "model.activation_dropout",
     "model.qkv_bias",
+    "model.feed_forward_bias",
     "model.rope_scaling",
     "model.local_rope_theta",
     "model.attention_scale",

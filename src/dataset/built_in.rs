@@ -1,10 +1,10 @@
 //! The text of the built-in task: numbers in digits -> English words, or sentences about them.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use kiln_data::built_in::numbers::{self, Numbers};
+use kiln_data::files::{read_file, write_fresh};
 use kiln_data::{Example, TextConfig, TextFormat};
 use serde_json::json;
 
@@ -46,8 +46,8 @@ pub fn texts(config: &Config) -> kiln_data::Result<[(&'static str, Vec<u8>); 2]>
 pub(super) fn write(config: &Config, dir: &Path) -> Result<Files> {
     let [train, valid] = texts(config)?.map(|(name, text)| {
         let path = dir.join(name);
-        if !fs::read(&path).is_ok_and(|there| there == text) {
-            fs::write(&path, text).with_context(|| format!("{}: cannot write the built-in text", path.display()))?;
+        if !read_file(&path).is_ok_and(|there| there == text) {
+            write_fresh(&path, &text).with_context(|| format!("{}: cannot write the built-in text", path.display()))?;
         }
         Ok::<_, anyhow::Error>(path)
     });

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use kiln_data::{BatchSource, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, TextTokenizer};
 use kiln_model::Architecture;
 
-use super::trained_tokenizer::{MadeFrom, find_or_make};
+use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
 use super::{Files, RunData, Vocabulary, folding_note, n_threads, prompt, text};
 use crate::config::Config;
 use crate::units::{counted, thousands};
@@ -22,11 +22,12 @@ pub(super) fn open(
     note: &mut dyn FnMut(&str),
 ) -> Result<RunData> {
     let Files { train, valid } = text::files(config, cache_dir)?;
+    let watched = Watched::of(train.iter().map(PathBuf::as_path));
     let corpus = LabelledCorpus::read(&train, config.task, &config.data.labels).context("data.train")?;
     let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
     let tokenizer = match vocabulary.as_ref().and_then(Vocabulary::text) {
         Some(tokenizer) => tokenizer.clone(),
-        None => load_or_train(config, &corpus, &train, &cache_dir.join("tokenizer"), note)?,
+        None => load_or_train(config, &corpus, (&train, &watched), &cache_dir.join("tokenizer"), note)?,
     };
     tokenizer.check(config.task)?;
 
@@ -140,7 +141,7 @@ fn shares(corpus: &LabelledCorpus) -> String {
 fn load_or_train(
     config: &Config,
     corpus: &LabelledCorpus,
-    files: &[PathBuf],
+    (files, watched): (&[PathBuf], &Watched),
     dir: &Path,
     note: &mut dyn FnMut(&str),
 ) -> Result<TextTokenizer> {
@@ -152,7 +153,7 @@ fn load_or_train(
     let read_as = (config.task, text_field, pair_field, words_field);
     let made_from = MadeFrom::of(tokenizer, &read_as, files.iter().map(PathBuf::as_path))?;
     let train = || TextTokenizer::train_on_documents(tokenizer, &corpus.texts(), n_threads());
-    let (found, secs) = find_or_make(dir, &made_from, TextTokenizer::load_dir, train, TextTokenizer::save)?;
+    let (found, secs) = find_or_make(dir, (&made_from, watched), TextTokenizer::load_dir, train, TextTokenizer::save)?;
     if let Some(secs) = secs {
         note(&format!("{}: trained in {secs:.1}s, {} entries", dir.display(), found.vocab_size()));
     }

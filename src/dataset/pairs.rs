@@ -9,7 +9,7 @@ use kiln_data::{
     TokenizerConfig, prepare_pairs,
 };
 
-use super::trained_tokenizer::{MadeFrom, find_or_make};
+use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
 use super::{Files, RunData, Vocabulary, built_in, cache_at, folding_note, lacking_note, n_threads};
 use crate::config::Config;
 
@@ -39,6 +39,7 @@ pub(super) fn open(
     let new = |note: &String| !notes.contains(note);
     let of_valid: Vec<_> = valid_corpus.iter().flat_map(PairCorpus::notes).filter(new).collect();
     notes.extend(of_valid);
+    let watched = Watched::of(train_corpus.inputs().iter().flat_map(|input| input.files()));
     let tokenizers = match vocabulary.as_ref().and_then(Vocabulary::pairs) {
         Some(tokenizers) => tokenizers.clone(),
         None => load_or_train(&config.tokenizer, &train_corpus, &cache_dir.join("tokenizer"), note)?,
@@ -57,6 +58,8 @@ pub(super) fn open(
         let cache = open_cache(&path, &train_corpus, &tokenizers, note).context("data.train")?;
         Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?)
     };
+
+    watched.ensure_unchanged().context("data.train")?;
 
     // Validation data.
     let (mut valid, mut valid_examples): (Option<Arc<dyn BatchSource>>, _) = (None, Vec::new());
@@ -125,10 +128,13 @@ pub fn load_or_train(
     if config.path.is_some() {
         return Ok(PairTokenizers::load(config)?);
     }
-    let files = corpus.inputs().iter().flat_map(|input| input.files());
-    let made_from = MadeFrom::of(config, corpus.config(), files)?;
+
+    let files = || corpus.inputs().iter().flat_map(|input| input.files());
+    let watched = Watched::of(files());
+    let made_from = MadeFrom::of(config, corpus.config(), files())?;
     let train = || PairTokenizers::train(config, corpus, n_threads());
-    let (tokenizers, secs) = find_or_make(dir, &made_from, PairTokenizers::load_dir, train, PairTokenizers::save)?;
+    let (tokenizers, secs) =
+        find_or_make(dir, (&made_from, &watched), PairTokenizers::load_dir, train, PairTokenizers::save)?;
     if let Some(secs) = secs {
         note(&format!(
             "{}: trained in {secs:.1}s, {} source and {} target entries{}",

@@ -9,7 +9,7 @@ use kiln_data::{
     TextTokenizer, TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
 };
 
-use super::trained_tokenizer::{MadeFrom, find_or_make};
+use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
 use super::{Files, RunData, Vocabulary, built_in, cache_at, folding_note, lacking_note, n_threads, prompt};
 use crate::config::Config;
 use crate::config::task::traits_of;
@@ -22,6 +22,7 @@ pub(super) fn open(
 ) -> Result<RunData> {
     let Files { train, valid } = files(config, cache_dir)?;
     let corpus = TextCorpus::open(&train, &text_config(config)).context("data.train")?;
+    let watched = Watched::of(corpus.files());
     let tokenizer = match vocabulary.as_ref().and_then(Vocabulary::text) {
         Some(tokenizer) => tokenizer.clone(),
         None => load_or_train(&config.tokenizer, &corpus, &cache_dir.join("tokenizer"), note)?,
@@ -31,8 +32,9 @@ pub(super) fn open(
     let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
     let folding = folding_note(tokenizer.folding()?, is_trained);
 
-    let (train, report) =
-        source(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
+    let Rows { source: train, report, .. } =
+        rows(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
+    watched.ensure_unchanged().context("data.train")?;
     let notes = corpus.notes().into_iter().chain(folding).chain(one_document(&report, &corpus)?);
     let notes = notes.chain(default_template(config, &tokenizer)?).collect();
     let vocabulary = Vocabulary::Text(tokenizer);
@@ -76,10 +78,25 @@ pub struct OpenedText {
     pub n_bytes: u64,
     /// The documents that were kept and skipped.
     pub report: RowReport,
+    /// How its documents lie in rows. `None` for conversations, which are never cut and do not see each other.
+    pub division: Option<Division>,
     /// Words of it to try the model with.
     pub prompt: Option<String>,
     /// What the user should know about how it is read.
     pub notes: Vec<String>,
+}
+
+/// How the documents of a text lie in rows. A cut document is read in parts, the later ones without what stands before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Division {
+    /// How documents become rows.
+    pub packing: Packing,
+    /// Tokens of the longest row.
+    pub seq_len: usize,
+    /// Number of documents.
+    pub n_documents: u64,
+    /// Those that no single row has room for.
+    pub n_longer_than_row: u64,
 }
 
 /// Opens the `named` files, or the validation text of the run if there are none, with a token cache in `cache_dir`.
@@ -111,7 +128,7 @@ fn open_to_measure(
     note: &mut dyn FnMut(&str),
 ) -> Result<OpenedText> {
     let tokenizer = vocabulary.text().context("a run of text has a tokenizer")?;
-    let (source, report) = source(config, &cache_dir.join("valid.tokens"), corpus, tokenizer, note)?;
+    let rows = rows(config, &cache_dir.join("valid.tokens"), corpus, tokenizer, note)?;
     let (documents, _) = corpus.read_all()?;
     let n_bytes = documents.iter().map(|document| document.len() as u64).sum();
     let to_try = if traits_of(config.task).hides_tokens { prompt::to_fill_in } else { prompt::to_continue };
@@ -123,7 +140,8 @@ fn open_to_measure(
         let lacking = lacking_note(&tokenizer.lacking_in(&documents)?, true);
         notes.extend(lacking.map(|note| format!("validation text: {note}")));
     }
-    Ok(OpenedText { source, n_bytes, report, prompt, notes })
+    let Rows { source, report, division } = rows;
+    Ok(OpenedText { source, n_bytes, report, division, prompt, notes })
 }
 
 /// Returns the text of the run, or the built-in text.
@@ -141,14 +159,21 @@ pub fn text_config(config: &Config) -> TextConfig {
     if config.is_built_in_task() { built_in::text_config(&text) } else { text }
 }
 
-/// Finds or builds the token cache of `corpus` at `path`, and opens its rows. Also returns its report.
-fn source(
+/// The rows of a text.
+struct Rows {
+    source: Arc<dyn BatchSource>,
+    report: RowReport,
+    division: Option<Division>,
+}
+
+/// Finds or builds the token cache of `corpus` at `path`, and opens its rows.
+fn rows(
     config: &Config,
     path: &Path,
     corpus: &TextCorpus,
     tokenizer: &TextTokenizer,
     note: &mut dyn FnMut(&str),
-) -> Result<(Arc<dyn BatchSource>, RowReport)> {
+) -> Result<Rows> {
     if corpus.config().is_chat() {
         let template = tokenizer.chat_template()?;
         let prepare = || prepare_chat(path, corpus, tokenizer, &template, n_threads(), &mut |_| {});
@@ -157,14 +182,23 @@ fn source(
         if corpus.config().is_preferences() {
             let (max_len, beta) = (corpus.config().seq_len, config.train.preference_beta);
             let source = PreferenceSource::new(cache, tokenizer, max_len, &config.loader, beta)?;
-            return Ok((Arc::new(source), report));
+            return Ok(Rows { source: Arc::new(source), report, division: None });
         }
-        return Ok((Arc::new(ChatSource::new(cache, tokenizer, corpus.config(), &config.loader)?), report));
+        let source = ChatSource::new(cache, tokenizer, corpus.config(), &config.loader)?;
+        return Ok(Rows { source: Arc::new(source), report, division: None });
     }
+
     let prepare = || prepare_text(path, corpus, tokenizer, n_threads(), &mut |_| {});
     let cache = cache_at(path, prepare, |cache| cache.n_tokens().to_string(), note)?;
     let report = cache.report().clone();
-    Ok((Arc::new(TextSource::new(cache, tokenizer, config.task, corpus.config(), &config.loader)?), report))
+    let source = TextSource::new(cache, tokenizer, config.task, corpus.config(), &config.loader)?;
+    let division = Division {
+        packing: corpus.config().packing,
+        seq_len: corpus.config().seq_len,
+        n_documents: source.cache().n_rows() as u64,
+        n_longer_than_row: source.n_longer_than_row(),
+    };
+    Ok(Rows { source: Arc::new(source), report, division: Some(division) })
 }
 
 /// Gives the tokenizer of a run on conversations the template that the run uses, so that the checkpoints keep it.
@@ -203,9 +237,11 @@ pub fn load_or_train(
     }
     // The vocabulary does not depend on how documents become rows.
     let read_as = TextConfig { seq_len: 0, packing: Packing::default(), ..corpus.config().clone() };
+    let watched = Watched::of(corpus.files());
     let made_from = MadeFrom::of(config, &read_as, corpus.files())?;
     let train = || TextTokenizer::train(config, corpus, n_threads());
-    let (tokenizer, secs) = find_or_make(dir, &made_from, TextTokenizer::load_dir, train, TextTokenizer::save)?;
+    let (tokenizer, secs) =
+        find_or_make(dir, (&made_from, &watched), TextTokenizer::load_dir, train, TextTokenizer::save)?;
     if let Some(secs) = secs {
         note(&format!("{}: trained in {secs:.1}s, {} entries", dir.display(), tokenizer.vocab_size()));
     }

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use kiln_data::TokenizerConfig;
+use kiln_data::files::{open_file, read_file};
 use serde::{Deserialize, Serialize};
 
 use crate::files::replace_file;
@@ -31,13 +32,50 @@ impl MadeFrom {
     ) -> Result<Self> {
         let hash = |file: &Path| {
             let mut hasher = blake3::Hasher::new();
-            let content = fs::File::open(file).and_then(|file| hasher.update_reader(file).map(|_| ()));
+            let content = open_file(file).and_then(|file| hasher.update_reader(file).map(|_| ()));
             content.with_context(|| format!("{}: cannot read the training text", file.display()))?;
             Ok(hasher.finalize().to_hex().to_string())
         };
         let corpus = serde_json::to_value(corpus).expect("plain values");
         Ok(Self { config: config.clone(), corpus, files: files.map(hash).collect::<Result<_>>()? })
     }
+}
+
+/// The files of a text, as they were before its vocabulary was made.
+pub(super) struct Watched(Vec<(PathBuf, Option<Stamp>)>);
+
+/// Size and time of the last change.
+type Stamp = (u64, Option<SystemTime>);
+
+impl Watched {
+    /// Looks at `files`. Call it before they are read.
+    pub(super) fn of<'a>(files: impl Iterator<Item = &'a Path>) -> Self {
+        Self(files.map(|file| (file.to_path_buf(), stamp(file))).collect())
+    }
+
+    /// Refuses a text that has changed since, so that vocabulary and token cache hold the same one.
+    ///
+    /// # Errors
+    /// If a file was changed, replaced or removed.
+    pub(super) fn ensure_unchanged(&self) -> Result<()> {
+        match self.0.iter().find(|(file, before)| stamp(file) != *before) {
+            Some((file, _)) => Err(changed(file)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn stamp(file: &Path) -> Option<Stamp> {
+    fs::metadata(file).ok().map(|file| (file.len(), file.modified().ok()))
+}
+
+fn changed(file: &Path) -> anyhow::Error {
+    kiln_data::Error::Invalid(format!(
+        "{}: the text changed while its vocabulary was made, so vocabulary and token cache would not be of one text: run again \
+         when nothing writes to it",
+        file.display()
+    ))
+    .into()
 }
 
 /// `made_from.json`, next to the tokenizer's files.
@@ -80,7 +118,7 @@ pub struct SoundTokenizer {
 /// If a file was damaged or is missing.
 pub fn verify_tokenizer(dir: &Path) -> Result<SoundTokenizer> {
     let path = dir.join(RECORD);
-    let json = fs::read(&path).with_context(|| format!("{RECORD} cannot be read"))?;
+    let json = read_file(&path).with_context(|| format!("{RECORD} cannot be read"))?;
     let record: Record<'_> = serde_json::from_slice(&json).with_context(|| format!("{RECORD} is damaged"))?;
     ensure!(record.is_sound() != Some(false), "{RECORD} differs from the one that was written");
 
@@ -104,7 +142,7 @@ fn hashes(dir: &Path) -> std::io::Result<BTreeMap<String, String>> {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if name != RECORD && entry.file_type()?.is_file() {
-            hashes.insert(name, blake3::hash(&fs::read(entry.path())?).to_hex().to_string());
+            hashes.insert(name, blake3::hash(&read_file(&entry.path())?).to_hex().to_string());
         }
     }
     Ok(hashes)
@@ -112,15 +150,18 @@ fn hashes(dir: &Path) -> std::io::Result<BTreeMap<String, String>> {
 
 /// Loads the tokenizer in `dir` if it was made from the same inputs. Otherwise trains one, saves it there, and returns
 /// it with the seconds that the training took.
+///
+/// # Errors
+/// If `watched`, the text that `train` reads, changes meanwhile; and if the tokenizer cannot be made or written.
 pub(super) fn find_or_make<T>(
     dir: &Path,
-    made_from: &MadeFrom,
+    (made_from, watched): (&MadeFrom, &Watched),
     load: impl FnOnce(&Path) -> kiln_data::Result<T>,
     train: impl FnOnce() -> kiln_data::Result<T>,
     save: impl FnOnce(&T, &Path) -> kiln_data::Result<()>,
 ) -> Result<(T, Option<f64>)> {
     let record = dir.join(RECORD);
-    let before = fs::read(&record).ok().and_then(|json| serde_json::from_slice::<Record<'_>>(&json).ok());
+    let before = read_file(&record).ok().and_then(|json| serde_json::from_slice::<Record<'_>>(&json).ok());
     let fits = |before: Record<'_>| {
         let is_sound = before.is_sound() != Some(false) && hashes(dir).is_ok_and(|now| now == before.made);
         is_sound && &*before.made_from == made_from
@@ -138,6 +179,7 @@ pub(super) fn find_or_make<T>(
         error => error.into(),
     })?;
 
+    watched.ensure_unchanged()?;
     let unwritable = || format!("{}: cannot write the tokenizer", dir.display());
     // The record is removed first and written last, so that an interrupted save does not count as a tokenizer.
     fs::create_dir_all(dir).with_context(unwritable)?;
@@ -149,4 +191,46 @@ pub(super) fn find_or_make<T>(
     let json = serde_json::to_vec_pretty(&written);
     replace_file(&record, &json.expect("plain values")).with_context(unwritable)?;
     Ok((trained, Some(start.elapsed().as_secs_f64())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vocabulary_of_a_text_that_changed_meanwhile_is_not_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (text, dir) = (folder.path().join("text.txt"), folder.path().join("tokenizer"));
+        type Change = (&'static str, fn(&Path));
+        let changes: [Change; 4] = [
+            ("nothing", |_| ()),
+            ("longer", |text| fs::write(text, "one two three").expect("writable")),
+            ("of the same size", |text| {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                fs::write(text, "six one").expect("writable");
+            }),
+            ("removed", |text| fs::remove_file(text).expect("there")),
+        ];
+
+        for (what, change) in changes {
+            fs::write(&text, "one two").expect("writable");
+            let files = || [text.as_path()].into_iter();
+            let watched = Watched::of(files());
+            let made_from = MadeFrom::of(&TokenizerConfig::default(), &"text", files()).expect("readable");
+            let train = || {
+                change(&text);
+                Ok(())
+            };
+            let made = find_or_make(&dir, (&made_from, &watched), |_| Ok(()), train, |(), _| Ok(()));
+            match what {
+                "nothing" => assert!(made.is_ok() && dir.join(RECORD).exists()),
+                _ => {
+                    let error = format!("{:#}", made.expect_err(what));
+                    assert!(error.contains("text.txt: the text changed") && error.contains("run again"), "{error}");
+                    assert!(!dir.exists(), "{what}");
+                }
+            }
+            let _ = fs::remove_dir_all(&dir);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The dtype of weights and activations. Master weights, moments, statistics and reductions are always f32.
+//! The dtype of weights and activations. Master weights, optimizer state, statistics and reductions are always f32.
 
 use burn::tensor::{DType, Device, FloatDType};
 use thiserror::Error;

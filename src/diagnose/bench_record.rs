@@ -1,9 +1,9 @@
 //! A measured workload as one line of JSON, and what two such lines say about each other.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use kiln_data::files::read_text;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -74,7 +74,7 @@ impl BenchRecord {
     /// # Errors
     /// If the file cannot be read, is empty, or has another line.
     pub fn read_all(path: &Path) -> Result<Vec<Self>> {
-        let text = fs::read_to_string(path).with_context(|| format!("--baseline {}", path.display()))?;
+        let text = read_text(path).with_context(|| format!("--baseline {}", path.display()))?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let records: Vec<Self> = lines
             .map(|(at, line)| {
@@ -140,6 +140,8 @@ pub enum Against {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;

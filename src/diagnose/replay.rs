@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Device, FloatDType, Tensor, Transaction};
-use kiln_kernels::optim::AdamWState;
 
 use super::step_time::{Effort, Paced, pace};
 use super::workload::Workload;
 use crate::config::Capture;
 use crate::device::reserved_bytes;
 use crate::metrics::deferred::Measures;
+use crate::optim::flat::FlatState;
 use crate::train::{CapturedSteps, TrainState};
 
 /// The result of a comparison that found no difference.
 #[derive(Debug, Clone)]
 pub struct Comparison {
-    /// Compared steps; every fourth has two micro-batches. After the last one, all weights and moments were compared too.
+    /// Compared steps; every fourth has two micro-batches. After the last one, all weights and optimizer state were compared too.
     pub steps: usize,
     /// The pace of eager steps.
     pub eager: Pace,
@@ -56,7 +56,7 @@ pub fn compare(
 
     for (step, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
         let differing = found.iter().zip(wanted).filter(|(found, wanted)| found.to_bits() != wanted.to_bits()).count();
-        let what = if step < steps { format!("step {}", step + 1) } else { "weights and moments".to_string() };
+        let what = if step < steps { format!("step {}", step + 1) } else { "weights and optimizer state".to_string() };
         let first = |values: &[f32]| values.iter().take(4).copied().collect::<Vec<_>>();
         ensure!(
             differing == 0 && found.len() == wanted.len(),
@@ -69,7 +69,7 @@ pub fn compare(
     Ok(Comparison { steps, eager, replayed })
 }
 
-/// Returns the numbers of each step, then of weights and moments, and the pace of the steps after that.
+/// Returns the numbers of each step, then of weights and optimizer state, and the pace of the steps after that.
 fn train(
     workload: &Workload,
     dtype: FloatDType,
@@ -96,8 +96,8 @@ fn train(
         let Measures { loss_sum, nll_sum, target_tokens, numbers: of_step } = step(&mut state, n_batches);
         numbers.push(read(vec![loss_sum, nll_sum, target_tokens, of_step])?);
     }
-    let AdamWState { master, m, v, .. } = state.optimizer.state();
-    numbers.push(read(vec![master.clone(), m.clone(), v.clone()])?);
+    let FlatState { master, named, .. } = state.optimizer.state();
+    numbers.push(read([master].into_iter().chain(named.iter().flatten()).cloned().collect())?);
 
     let Paced { step: time, enqueue, .. } = pace(device, effort, || drop(step(&mut state, 1)))?;
     let added_bytes = before.zip(reserved_bytes(device)).map(|(before, after)| after.saturating_sub(before));

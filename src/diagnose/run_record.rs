@@ -1,11 +1,11 @@
 //! What a run folder tells about a run: its configuration, losses, validations and speed.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use kiln_data::files::{MOST_LINE_BYTES, open_file, read_line};
 use serde_json::Value;
 
 use super::compare::Losses;
@@ -87,7 +87,7 @@ impl RunRecord {
     /// If `metrics.jsonl` is missing or has no step, or if the configuration cannot be read.
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(METRICS_FILE);
-        let file = File::open(&path).with_context(|| {
+        let file = open_file(&path).with_context(|| {
             format!(
                 "{}: cannot be read; give run folders of `kiln train`; for an imported or averaged \
                  model, compare what `kiln evaluate` prints",
@@ -95,10 +95,10 @@ impl RunRecord {
             )
         })?;
         let mut lines = Lines::default();
-        for line in BufReader::new(file).lines() {
-            let line = line.with_context(|| format!("reading {}", path.display()))?;
+        let (mut file, mut line) = (BufReader::new(file), Vec::new());
+        while read_line(&mut file, &mut line, MOST_LINE_BYTES).with_context(|| format!("reading {}", path.display()))? {
             // The last line of a killed run may be incomplete. `kiln check` reports damage.
-            if let Ok(line) = serde_json::from_str::<Value>(&line) {
+            if let Ok(line) = serde_json::from_slice::<Value>(&line) {
                 lines.add(&line);
             }
         }

@@ -17,6 +17,8 @@ use thiserror::Error;
 
 pub use self::lines::{Show, Stream};
 pub use self::signals::Signals;
+#[cfg(unix)]
+pub use self::signals::hang_up_is_ignored;
 use super::devices::DeviceName;
 use super::link::random;
 use super::ports::free_port;

@@ -38,6 +38,8 @@ pub struct World {
     pub limits: Limits,
     /// Known to the ranks of this run only.
     pub(super) secret: Secret,
+    /// The secret is random or was set for this run, so that nobody can guess it from what the launcher shows.
+    pub(super) is_secret: bool,
     /// The process of Kiln's launcher: its end is the end of the run.
     pub(super) launcher_pid: Option<u32>,
 }
@@ -115,6 +117,7 @@ impl World {
         }
         if let Some(secret) = read.text("KILN_SECRET") {
             world.secret = Secret(secret.into_bytes());
+            world.is_secret = true;
         }
         world.limits = limits(&read)?;
         Ok(Some(world))
@@ -134,6 +137,7 @@ impl World {
     /// Replaces the secret of the run.
     pub fn with_secret(mut self, secret: &str) -> Self {
         self.secret = Secret(secret.as_bytes().to_vec());
+        self.is_secret = true;
         self
     }
 
@@ -158,6 +162,7 @@ impl World {
             device: None,
             limits: Limits::default(),
             secret: Secret::default(),
+            is_secret: false,
             launcher_pid: None,
         }
     }

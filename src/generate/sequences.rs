@@ -69,7 +69,7 @@ impl TokenRules {
     /// Returns the rules of texts: the end token ends a row; the other special tokens are never written.
     pub fn of_text(tokenizer: &TextTokenizer) -> Self {
         let ends: Vec<u32> = tokenizer.special().eos.into_iter().collect();
-        let never = tokenizer.special_ids().into_iter().filter(|id| !ends.contains(id)).collect();
+        let never = tokenizer.ids_outside_text().into_iter().filter(|id| !ends.contains(id)).collect();
         Self { ends, never }
     }
 

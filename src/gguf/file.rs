@@ -1,5 +1,6 @@
 //! The file format: numbers and texts under keys, then tensors that begin at multiples of 32 bytes.
 
+use kiln_data::files::create_fresh;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -167,7 +168,7 @@ impl GgufFile {
     }
 
     fn write_to(&self, path: &Path) -> io::Result<()> {
-        let mut out = Counted { out: BufWriter::new(File::create(path)?), written: 0 };
+        let mut out = Counted { out: BufWriter::new(create_fresh(path)?), written: 0 };
         out.write_all(MAGIC)?;
         out.write_all(&VERSION.to_le_bytes())?;
         out.write_all(&(self.tensors.len() as u64).to_le_bytes())?;

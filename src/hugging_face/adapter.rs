@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use kiln_data::files::read_file;
 use kiln_model::hf::FileTensor;
 use serde_json::Value;
 
@@ -46,7 +47,7 @@ impl AdapterFolder {
                 format!("has {size} bytes, but at most {MOST_BYTES} are read"),
             ));
         }
-        let bytes = fs::read(&settings).map_err(FolderError::io("read", &settings))?;
+        let bytes = read_file(&settings).map_err(FolderError::io("read", &settings))?;
         let settings = serde_json::from_slice(&bytes)
             .map_err(|error| FolderError::bad_file(&settings, format!("cannot be read: {error}")))?;
         Ok(Self { settings, weights: SafetensorsFile::open(&weights)? })

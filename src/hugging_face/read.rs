@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::read_file;
 use kiln_model::hf::FileTensor;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -171,6 +172,6 @@ fn no_weights(dir: &Path) -> String {
 }
 
 fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, FolderError> {
-    let bytes = fs::read(path).map_err(FolderError::io("read", path))?;
+    let bytes = read_file(path).map_err(FolderError::io("read", path))?;
     serde_json::from_slice(&bytes).map_err(|error| FolderError::bad_file(path, format!("cannot be read: {error}")))
 }

@@ -1,22 +1,22 @@
 //! A `.safetensors` file, mapped into memory.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::open_file;
 use kiln_model::hf::{ElementType, FileTensor};
-use memmap2::Mmap;
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
 use serde::Deserialize;
 
 use super::FolderError;
+use crate::files::MappedFile;
 
 /// A mapped file with checked header and size.
 #[derive(Debug)]
 pub(super) struct SafetensorsFile {
     pub(super) path: PathBuf,
-    map: Mmap,
+    map: MappedFile,
 }
 
 /// An entry of the header, reduced to what determines the size of the file.
@@ -27,28 +27,25 @@ struct Extent {
 
 impl SafetensorsFile {
     pub(super) fn open(path: &Path) -> Result<Self, FolderError> {
-        let file = File::open(path).map_err(FolderError::io("read", path))?;
+        let file = open_file(path).map_err(FolderError::io("read", path))?;
         let metadata = file.metadata().map_err(FolderError::io("read", path))?;
         if !metadata.is_file() || metadata.len() < 8 {
             let reason =
                 format!("has {} bytes, but a safetensors file has at least 8; download it again", metadata.len());
             return Err(FolderError::bad_file(path, reason));
         }
-        // SAFETY: a map is sound as long as nobody changes the file. Nobody should rewrite a model folder in place while it
-        // is read. All bytes are valid input: they are read as numbers or checked as UTF-8.
-        #[expect(unsafe_code, reason = "a memory map has no safe constructor; see SAFETY")]
-        let map = unsafe { Mmap::map(&file) }.map_err(FolderError::io("map", path))?;
-        if let Some(reason) = size_problem(&map) {
+        let map = MappedFile::of(&file).map_err(FolderError::io("map", path))?;
+        if let Some(reason) = size_problem(map.bytes()) {
             return Err(FolderError::bad_file(path, reason));
         }
-        SafeTensors::deserialize(&map)
+        SafeTensors::deserialize(map.bytes())
             .map_err(|error| FolderError::bad_file(path, format!("is not a safetensors file: {error}")))?;
         Ok(Self { path: path.to_path_buf(), map })
     }
 
     /// All tensors, sorted by name.
     pub(super) fn tensors(&self) -> Vec<FileTensor<'_>> {
-        let file = SafeTensors::deserialize(&self.map).expect("checked when it was opened");
+        let file = SafeTensors::deserialize(self.map.bytes()).expect("checked when it was opened");
         let mut tensors: Vec<_> = file
             .iter()
             .map(|(name, view)| FileTensor {
@@ -70,8 +67,8 @@ impl SafetensorsFile {
 
     /// The same bytes, borrowed from the map instead of its short-lived view.
     fn slice_of(&self, data: &[u8]) -> &[u8] {
-        let first = data.as_ptr().addr() - self.map.as_ptr().addr();
-        &self.map[first..first + data.len()]
+        let first = data.as_ptr().addr() - self.map.bytes().as_ptr().addr();
+        &self.map.bytes()[first..first + data.len()]
     }
 }
 

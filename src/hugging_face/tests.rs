@@ -197,3 +197,23 @@ fn an_exported_tokenizer_puts_the_same_tokens_around_a_text() {
     fs::write(&path, file.with_tokens_around(&[], &[]).expect("a tokenizer")).expect("writable");
     assert_eq!(TokenizerFile::read(&path).expect("a tokenizer").around().expect("one"), Some((vec![], vec![])));
 }
+
+/// A mask that a published tokenizer finds otherwise than Kiln's own keeps its settings.
+#[test]
+fn settings_of_a_mask_are_kept_where_they_matter() {
+    let of = |kind: &str, lstrip: bool, pre_tokenizer: &str| {
+        let json = serde_json::json!({
+            "model": {"type": kind, "vocab": {"a": 0, "<mask>": 1}},
+            "pre_tokenizer": {"type": pre_tokenizer, "prepend_scheme": "always"},
+            "added_tokens": [{"id": 1, "content": "<mask>", "lstrip": lstrip, "special": true}],
+        });
+        let file = TokenizerFile::parse(json.to_string().as_bytes(), Path::new("tokenizer.json")).expect("a tokenizer");
+        file.mask_settings("<mask>")
+    };
+    assert_eq!(of("WordPiece", false, "BertPreTokenizer"), None, "no spaces to take");
+    assert_eq!(of("BPE", true, "ByteLevel"), None, "as Kiln's own");
+    let kept = of("BPE", false, "ByteLevel").expect("settings");
+    assert_eq!((&kept["content"], &kept["lstrip"]), (&"<mask>".into(), &false.into()));
+    assert!(kept["id"].is_null());
+    assert!(of("Unigram", true, "Metaspace").is_some(), "text behind the mask begins with a space");
+}

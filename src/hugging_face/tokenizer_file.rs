@@ -1,9 +1,9 @@
 //! Looks up tokens and ids in a `tokenizer.json`, without loading the tokenizer.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
+use kiln_data::files::read_file;
 use serde_json::{Value, json};
 
 use super::FolderError;
@@ -18,7 +18,7 @@ pub struct TokenizerFile {
 impl TokenizerFile {
     /// Reads the file at `path`.
     pub fn read(path: &Path) -> Result<Self, FolderError> {
-        Self::parse(&fs::read(path).map_err(FolderError::io("read", path))?, path)
+        Self::parse(&read_file(path).map_err(FolderError::io("read", path))?, path)
     }
 
     /// Reads the content of a file; errors name `path`.
@@ -55,13 +55,6 @@ impl TokenizerFile {
         self.tokens.get(&u64::from(id)).map(String::as_str)
     }
 
-    /// The ids of the special tokens.
-    pub fn special_ids(&self) -> Vec<u32> {
-        let added = self.json["added_tokens"].as_array().into_iter().flatten();
-        let special = added.filter(|token| token["special"] == Value::Bool(true));
-        special.filter_map(|token| u32::try_from(token["id"].as_u64()?).ok()).collect()
-    }
-
     /// Every token with its id, as `vocab.json` of Marian has them.
     pub fn ids(&self) -> BTreeMap<&str, u64> {
         self.tokens.iter().map(|(id, token)| (token.as_str(), *id)).collect()
@@ -74,6 +67,11 @@ impl TokenizerFile {
         model["unk_token"].as_str().or_else(by_id)
     }
 
+    /// Whether texts are split by pairs of pieces that were merged in training.
+    pub fn is_bpe(&self) -> bool {
+        self.json["model"]["type"] == "BPE"
+    }
+
     /// Whether `token` has an id.
     pub fn has(&self, token: &str) -> bool {
         self.tokens.values().any(|known| known == token)
@@ -82,6 +80,24 @@ impl TokenizerFile {
     /// The ids that the file's post-processor puts in front of and behind a text; `None` if it has no post-processor.
     pub fn around(&self) -> kiln_data::Result<Option<(Vec<u32>, Vec<u32>)>> {
         kiln_data::tokens_around(&self.json.to_string())
+    }
+
+    /// How the mask token is found in texts, if the file finds it otherwise than Kiln's own vocabularies: an object as
+    /// `tokenizer_config.json` has it.
+    pub fn mask_settings(&self, mask: &str) -> Option<Value> {
+        let mut added = self.json["added_tokens"].as_array().into_iter().flatten();
+        let mut settings = added.find(|token| token["content"] == mask)?.as_object()?.clone();
+        let differs = settings.get("lstrip") != Some(&Value::Bool(true)) || self.begins_parts_with_spaces();
+        settings.remove("id");
+        settings.insert("__type".to_owned(), json!("AddedToken"));
+        (differs && self.json["model"]["type"] != "WordPiece").then_some(Value::Object(settings))
+    }
+
+    /// Whether each part of a text behind an added token begins with a space.
+    fn begins_parts_with_spaces(&self) -> bool {
+        let pre_tokenizer = &self.json["pre_tokenizer"];
+        let parts = pre_tokenizer["pretokenizers"].as_array().into_iter().flatten().chain([pre_tokenizer]);
+        parts.into_iter().any(|part| part["type"] == "Metaspace" && part["prepend_scheme"] != "first")
     }
 
     /// Makes the mask take the white space in front of it, as Kiln does when it reads a text with masks. Vocabularies of whole

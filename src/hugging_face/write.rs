@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use half::{bf16, f16};
+use kiln_data::files::write_fresh;
 use kiln_model::NamedTensor;
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -137,7 +138,7 @@ fn write_all(
 
     for (name, content) in files {
         let path = dir.join(name);
-        fs::write(&path, content)
+        write_fresh(&path, content)
             .and_then(|()| File::open(&path)?.sync_all())
             .map_err(FolderError::io("write", &path))?;
     }

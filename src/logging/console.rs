@@ -14,6 +14,7 @@ use super::trend::Trend;
 use super::wrap::for_stderr;
 use super::{Activity, Extent, Record, Sink};
 use crate::metrics::{ValidationMetrics, WindowMetrics};
+use crate::terminal::clean;
 use crate::units::{duration, thousands};
 
 /// Least time between plain lines; `metrics.jsonl` has every step.
@@ -61,14 +62,14 @@ impl Console {
 
     fn line(&mut self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.println(for_stderr(line)),
+            Some(bar) => bar.println(for_stderr(line)), // which cleans it
             None => self.print(line),
         }
     }
 
     /// Prints a plain line, and notices that nobody reads it.
     fn print(&mut self, line: &str) {
-        let written = writeln!(std::io::stderr(), "{line}");
+        let written = writeln!(std::io::stderr(), "{}", clean(line));
         if self.reader == Reader::Reads && written.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
             self.reader = Reader::HasGone;
         }

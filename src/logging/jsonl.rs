@@ -5,11 +5,12 @@
 //! has the other fields and the version of the schema. Numbers that are not finite are written as `null`, because JSON cannot
 //! express them.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::fs::{self, File};
+use std::io::{BufReader, Write};
 use std::path::Path;
 
 use anyhow::Result;
+use kiln_data::files::{MOST_LINE_BYTES, create_fresh, open_file, open_own, read_line};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -41,7 +42,7 @@ impl Jsonl {
         if path.exists() {
             keep_until(path, start_step)?;
         }
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let file = open_own(path)?;
         Ok(Self { file, line: Vec::new() })
     }
 
@@ -74,12 +75,12 @@ impl Sink for Jsonl {
 /// Rewrites the file without the lines of later steps.
 fn keep_until(path: &Path, step: u64) -> Result<()> {
     let rewritten = path.with_extension("jsonl.tmp");
-    let mut out = std::io::BufWriter::new(File::create(&rewritten)?);
-    for line in BufReader::new(File::open(path)?).split(b'\n') {
-        let line = line?;
+    let mut out = std::io::BufWriter::new(create_fresh(&rewritten)?);
+    let (mut lines, mut line) = (BufReader::new(open_file(path)?), Vec::new());
+    while read_line(&mut lines, &mut line, MOST_LINE_BYTES)? {
         let Ok(value) = serde_json::from_slice::<Value>(&line) else { continue };
         if value.get("step").and_then(Value::as_u64).is_none_or(|at| at <= step) {
-            out.write_all(&line)?;
+            out.write_all(line.trim_ascii_end())?;
             out.write_all(b"\n")?;
         }
     }
@@ -90,6 +91,8 @@ fn keep_until(path: &Path, step: u64) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+
     use super::super::samples;
     use super::*;
 

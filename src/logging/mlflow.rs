@@ -2,18 +2,23 @@
 //!
 //! MLflow's own variables choose the server: `MLFLOW_TRACKING_URI` (`http://` only) and `MLFLOW_EXPERIMENT_NAME`. A server
 //! that does not answer is named once; the metrics wait for the next attempt, and `metrics.jsonl` has them in any case.
+//! A password in the address travels in the header of each request, and is neither printed nor written.
+
+mod address;
 
 use std::collections::VecDeque;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
+use kiln_data::files::read_file;
 use serde_json::{Value, json};
 use ureq::Agent;
 
+use self::address::Address;
 use super::{Record, Sink, unix_secs};
 use crate::files::replace_file;
+use crate::terminal::in_one_line;
 
 /// The file of the run folder that names the run on the server, so that a resumed run goes on there.
 const FILE: &str = "mlflow.json";
@@ -38,8 +43,8 @@ const EXPERIMENT: &str = "kiln";
 /// The sink to a server.
 pub(super) struct Mlflow {
     agent: Agent,
-    /// `http://host:port`
-    uri: String,
+    /// The server.
+    address: Address,
     experiment: String,
     /// Name of the run, and its folder.
     name: String,
@@ -66,19 +71,16 @@ impl Mlflow {
     /// # Errors
     /// If the address is not one of a server that can be reached without TLS.
     fn new(uri: &str, experiment: Option<String>, run_dir: &Path, config: &Value) -> Result<Self> {
-        ensure!(
-            uri.starts_with("http://"),
-            "MLFLOW_TRACKING_URI is {uri:?}, but Kiln sends metrics to http:// addresses only, such as \
-             http://127.0.0.1:5000; this run is not sent to MLflow, metrics.jsonl has its metrics"
-        );
-
+        let address = Address::parse(uri)?;
         let settings = Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false).proxy(None);
+        // Whoever answers may not choose who else gets the metrics and the password.
+        let settings = settings.max_redirects(0);
         let name = run_dir.file_name().unwrap_or(run_dir.as_os_str()).to_string_lossy().into_owned();
         let mut params = Vec::new();
         flatten("", config, &mut |name, value| params.push((name, shortened(value))));
         Ok(Self {
             agent: settings.build().into(),
-            uri: uri.trim_end_matches('/').into(),
+            address,
             experiment: experiment.unwrap_or_else(|| EXPERIMENT.into()),
             name,
             run_dir: run_dir.to_path_buf(),
@@ -102,9 +104,10 @@ impl Mlflow {
             self.retry_at = Some(Instant::now() + RETRY);
             if !std::mem::replace(&mut self.is_known, true) {
                 self.trouble = Some(format!(
-                    "MLflow at {} did not take the metrics: {error:#}; training goes on, metrics.jsonl has them, and Kiln tries \
+                    "MLflow at {} did not take the metrics: {}; training goes on, metrics.jsonl has them, and Kiln tries \
                      again every {} s",
-                    self.uri,
+                    self.address.uri(),
+                    self.address.without_secrets(&in_one_line(&format!("{error:#}"))),
                     RETRY.as_secs()
                 ));
             }
@@ -136,11 +139,14 @@ impl Mlflow {
         let file = self.run_dir.join(FILE);
         let tags = self.tags.iter().map(|(key, value)| json!({ "key": key, "value": value }));
         let tags: Vec<_> = tags.collect();
-        let earlier = fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
-        if let Some(run_id) = earlier.filter(|earlier| earlier["uri"] == self.uri).and_then(|it| text(&it["run_id"])) {
+        let earlier = read_file(&file).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+        let of_this_server = |earlier: &Value| earlier["uri"].as_str().is_some_and(|uri| self.address.is_at(uri));
+        if let Some(run_id) = earlier.filter(of_this_server).and_then(|it| text(&it["run_id"])) {
             let going_on = json!({ "run_id": run_id, "status": "RUNNING" });
             if self.post("runs/update", &going_on).is_ok() {
                 self.post("runs/log-batch", &json!({ "run_id": run_id, "tags": tags }))?;
+                // Earlier versions wrote the address with its password.
+                self.record(&run_id)?;
                 return Ok(run_id);
             }
         }
@@ -155,9 +161,15 @@ impl Mlflow {
             let params = params.iter().map(|(key, value)| json!({ "key": key, "value": value }));
             self.post("runs/log-batch", &json!({ "run_id": run_id, "params": params.collect::<Vec<_>>() }))?;
         }
-        let record = json!({ "uri": self.uri, "experiment": self.experiment, "run_id": run_id });
-        replace_file(&file, record.to_string().as_bytes())?;
+        self.record(&run_id)?;
         Ok(run_id)
+    }
+
+    /// Writes where the run is.
+    fn record(&self, run_id: &str) -> Result<()> {
+        let record = json!({ "uri": self.address.uri(), "experiment": self.experiment, "run_id": run_id });
+        replace_file(&self.run_dir.join(FILE), record.to_string().as_bytes())?;
+        Ok(())
     }
 
     fn experiment_id(&self) -> Result<String> {
@@ -167,14 +179,21 @@ impl Mlflow {
             return Ok(id);
         }
         // It exists, as a rule.
-        let url = format!("{}/api/2.0/mlflow/experiments/get-by-name", self.uri);
-        let answer = answered(self.agent.get(url).query("experiment_name", &self.experiment).call())?;
+        let url = format!("{}/api/2.0/mlflow/experiments/get-by-name", self.address.uri());
+        let mut request = self.agent.get(url).query("experiment_name", &self.experiment);
+        if let Some(credentials) = self.address.credentials() {
+            request = request.header("Authorization", credentials);
+        }
+        let answer = answered(request.call())?;
         let id = text(&answer["experiment"]["experiment_id"]);
         id.with_context(|| format!("the experiment {:?} can neither be created nor found", self.experiment))
     }
 
     fn post(&self, what: &str, body: &Value) -> Result<Value> {
-        let request = self.agent.post(format!("{}/api/2.0/mlflow/{what}", self.uri));
+        let mut request = self.agent.post(format!("{}/api/2.0/mlflow/{what}", self.address.uri()));
+        if let Some(credentials) = self.address.credentials() {
+            request = request.header("Authorization", credentials);
+        }
         answered(request.content_type("application/json").send(body.to_string())).with_context(|| what.to_owned())
     }
 
@@ -239,6 +258,14 @@ fn answered(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> 
     let body = response.body_mut().with_config().limit(ANSWER_BYTES).read_to_string();
     let body = body.map_err(|error| anyhow!("its answer cannot be read: {error}"))?;
     let answer = serde_json::from_str::<Value>(&body).unwrap_or_default();
+    if (300..400).contains(&status) {
+        let target = response.headers().get("location").and_then(|target| target.to_str().ok()).unwrap_or("no address");
+        bail!(
+            "status {status}: it sends requests on to {}, which Kiln does not follow; set MLFLOW_TRACKING_URI to the \
+             address of the server itself",
+            target.chars().take(200).collect::<String>()
+        );
+    }
     if !(200..300).contains(&status) {
         let message = text(&answer["message"]).unwrap_or(body);
         bail!("status {status}: {}", message.chars().take(200).collect::<String>());

@@ -5,6 +5,7 @@
 pub mod console;
 pub mod jsonl;
 mod mlflow;
+pub(crate) mod print;
 mod pulse;
 mod scalars;
 pub mod tensorboard;

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
+use kiln_data::files::open_own;
 
 use super::{Record, Sink, scalars, unix_secs};
 
@@ -24,7 +25,7 @@ impl TensorBoard {
         let host = if host.trim().is_empty() { "host" } else { host.trim() };
         // TensorBoard reads the files of a folder in the order of their names, so the name begins with the time.
         let name = format!("events.out.tfevents.{:010}.{host}.{}", secs as u64, std::process::id());
-        let file = File::options().create(true).append(true).open(folder.join(name))?;
+        let file = open_own(&folder.join(name))?;
         let mut board = Self { file };
         board.write_record(&version_event(secs))?;
         if start_step > 0 {

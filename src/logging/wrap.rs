@@ -2,6 +2,8 @@
 
 use console::Term;
 
+use crate::terminal::clean;
+
 /// Breaks a line into lines of at most `width` columns; further ones are indented. A flag and its value stay in one line,
 /// so that they can be copied.
 pub fn wrapped(line: &str, width: usize) -> String {
@@ -47,7 +49,7 @@ fn with_whole_cells(line: &str) -> String {
     line.split(" | ").map(cell).collect::<Vec<_>>().join(&format!("{KEPT}| "))
 }
 
-/// Breaks a line for the terminal that stderr goes to; elsewhere the line stays as it is.
+/// Breaks a line for the terminal that stderr goes to; elsewhere its breaks stay as they are. No control character passes.
 pub fn for_stderr(line: &str) -> String {
     for_terminal(line, &Term::stderr())
 }
@@ -58,9 +60,10 @@ pub fn for_stdout(line: &str) -> String {
 }
 
 fn for_terminal(line: &str, terminal: &Term) -> String {
+    let line = &clean(line);
     match terminal.size_checked().filter(|_| terminal.is_term()) {
         Some((_, columns)) if columns > 20 => wrapped(line, columns.into()),
-        _ => line.to_owned(),
+        _ => line.to_string(),
     }
 }
 

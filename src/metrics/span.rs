@@ -82,7 +82,7 @@ pub struct HostTimes {
     pub log_ms: f64,
     /// Validation, with the text that it generates.
     pub validate_ms: f64,
-    /// Copying weights and moments for a checkpoint, and waiting for an earlier one.
+    /// Copying weights and optimizer state for a checkpoint, and waiting for an earlier one.
     pub save_ms: f64,
     /// Everything else.
     pub other_ms: f64,

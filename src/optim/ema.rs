@@ -2,7 +2,7 @@
 //! `ExponentialMovingAverage`).
 
 use burn::tensor::{Device, Tensor};
-use kiln_kernels::optim::{AdamWState, StepNumbers};
+use kiln_kernels::optim::{StepNumbers, is_updated_in_place};
 
 use super::Slices;
 
@@ -54,7 +54,7 @@ fn decay_at(step: u64, decay: f64) -> f64 {
 
 /// Makes the average read the weights before the next step overwrites them. The next tensor that is read reports a failure.
 fn flush_before_next_step(device: &Device) {
-    if AdamWState::is_updated_in_place(device) {
+    if is_updated_in_place(device) {
         let _ = device.flush();
     }
 }

@@ -3,9 +3,13 @@
 //! All parameters are end to end in one tensor, first those with weight decay. An optimizer step then takes a few operations
 //! for any number of layers, and a checkpoint can name each slice.
 
+use std::ops::Range;
+
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor};
 use kiln_kernels::optim::{Flat, Part, Place, gather, view};
+
+use super::optimizer::{Cut, Matrix, Section};
 
 /// A parameter and its slice of the flat tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +25,10 @@ pub struct ParamEntry {
     pub frozen: bool,
     /// First element in the flat tensor.
     pub offset: usize,
+    /// Number of the group of parameters that it belongs to.
+    pub group: usize,
+    /// Where it may be cut.
+    pub cut: Cut,
 }
 
 impl ParamEntry {
@@ -32,6 +40,12 @@ impl ParamEntry {
     /// Whether the parameter has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// An empty matrix, to ask what belongs to the path.
+    pub(super) fn matrix(path: &str) -> Self {
+        let (path, shape) = (path.to_owned(), vec![0, 0]);
+        Self { path, shape, decayed: true, frozen: false, offset: 0, group: 0, cut: Cut::Rows }
     }
 
     /// Its slice of the flat tensor.
@@ -52,6 +66,8 @@ pub struct ParamTable {
     all: Vec<ParamEntry>,
     n_decayed: usize,
     len: usize,
+    /// Where the groups begin in the flat tensor, and where the last one ends.
+    group_bounds: Vec<usize>,
 }
 
 impl ParamTable {
@@ -80,21 +96,78 @@ impl ParamTable {
         let mut all = visitor.entries;
         let frozen = is_frozen(&all.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>())?;
         all.iter_mut().zip(frozen).for_each(|(entry, frozen)| entry.frozen = frozen);
-        let mut entries: Vec<ParamEntry> = all.iter().filter(|entry| !entry.frozen).cloned().collect();
+        let entries: Vec<ParamEntry> = all.iter().filter(|entry| !entry.frozen).cloned().collect();
         assert!(!entries.is_empty(), "a module without parameters");
 
-        let mut len = 0;
-        let mut n_decayed = 0;
-        for decayed in [true, false] {
-            for entry in entries.iter_mut().filter(|entry| entry.decayed == decayed) {
-                entry.offset = len;
-                len += entry.place().padded_len();
-            }
-            if decayed {
-                n_decayed = len;
-            }
+        let table = Self { entries, all, n_decayed: 0, len: 0, group_bounds: Vec::new() };
+        Ok(table.grouped(|_| 0, &[Cut::Rows]))
+    }
+
+    /// Lays the parameters out by group: `group_of` returns the number of a parameter's group, `cuts` says where the groups may be
+    /// cut. In each group, decayed parameters come first. Where only whole matrices may be cut, matrices of equal shape lie side by side.
+    pub(super) fn grouped(mut self, group_of: impl Fn(&ParamEntry) -> usize, cuts: &[Cut]) -> Self {
+        for entry in &mut self.entries {
+            entry.group = group_of(entry);
+            entry.cut = cuts[entry.group];
         }
-        Ok(Self { entries, all, n_decayed, len })
+
+        let mut order: Vec<usize> = (0..self.entries.len()).collect();
+        order.sort_by_key(|i| {
+            let ParamEntry { group, decayed, cut, shape, .. } = &self.entries[*i];
+            let shape = if *cut == Cut::Matrices { shape.as_slice() } else { &[] };
+            (*group, !decayed, shape)
+        });
+
+        let ends_of = |group: usize, entries: &[ParamEntry]| {
+            let of_group = entries.iter().filter(|entry| entry.group <= group);
+            of_group.map(|entry| entry.offset + entry.place().padded_len()).max().unwrap_or(0)
+        };
+        let mut len = 0;
+        for i in order {
+            let entry = &mut self.entries[i];
+            entry.offset = len;
+            len += entry.place().padded_len();
+        }
+        self.group_bounds = [0].into_iter().chain((0..cuts.len()).map(|group| ends_of(group, &self.entries))).collect();
+        self.len = len;
+        self.n_decayed = self.n_decayed_in(0..self.group_bounds[1]);
+        self
+    }
+
+    /// The end of the last decayed parameter in a range of the flat tensor of one group, counted from its start.
+    fn n_decayed_in(&self, range: Range<usize>) -> usize {
+        let ends = self.entries.iter().filter(|entry| entry.decayed && range.contains(&entry.offset));
+        let end = ends.map(|entry| entry.offset + entry.place().padded_len()).max();
+        end.map_or(0, |end| end - range.start)
+    }
+
+    /// The groups that have parameters: number, and range in the flat tensor.
+    pub fn groups(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let ranges = self.group_bounds.windows(2).map(|bounds| bounds[0]..bounds[1]);
+        ranges.enumerate().filter(|(_, range)| !range.is_empty())
+    }
+
+    /// The sections of the groups in the slice `own` of the flat tensor, in order.
+    pub fn sections(&self, own: &Range<usize>) -> Vec<Section> {
+        let section = |(group, whole): (usize, Range<usize>)| {
+            let range = whole.start.max(own.start)..whole.end.min(own.end);
+            let decayed = whole.start + self.n_decayed_in(whole.clone());
+            let matrix = |entry: &ParamEntry| {
+                let shape = <[usize; 2]>::try_from(entry.shape.as_slice()).ok()?;
+                let end = entry.offset + entry.len();
+                (range.contains(&entry.offset) && end <= range.end)
+                    .then(|| Matrix { offset: entry.offset - range.start, shape })
+            };
+            let mut matrices: Vec<_> = self.entries.iter().filter_map(matrix).collect();
+            matrices.sort_by_key(|matrix| matrix.offset);
+            (!range.is_empty()).then(|| Section {
+                group,
+                range: range.start - own.start..range.end - own.start,
+                n_decayed: decayed.clamp(range.start, range.end) - range.start,
+                matrices,
+            })
+        };
+        self.groups().filter_map(section).collect()
     }
 
     /// All parameters, in visiting order, without offsets.
@@ -129,7 +202,7 @@ impl ParamTable {
         self.len
     }
 
-    /// The first element of a flat tensor without weight decay.
+    /// The first element of the first group without weight decay.
     pub fn n_decayed(&self) -> usize {
         self.n_decayed
     }
@@ -216,7 +289,15 @@ impl ModuleVisitor for TableVisitor {
         if let Some(first) = self.seen.insert(param.id, path.clone()) {
             panic!("{path} and {first} are the same parameter; a shared weight must be one field of the module");
         }
-        self.entries.push(ParamEntry { path, shape: param.dims().to_vec(), decayed: D >= 2, frozen: false, offset: 0 });
+        self.entries.push(ParamEntry {
+            path,
+            shape: param.dims().to_vec(),
+            decayed: D >= 2,
+            frozen: false,
+            offset: 0,
+            group: 0,
+            cut: Cut::Rows,
+        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! How ranks share the optimizer's flat tensors: each has one slice of the weights and moments, and updates it.
 //!
-//! A slice ends where a parameter ends, or between two rows of a matrix at the end of a chunk ([`CHUNK`]). Its chunks
-//! are then chunks of the whole tensor, so the norm does not depend on the number of slices.
+//! A slice ends where a parameter ends, or, if the optimizer allows it ([`Cut`]), inside a parameter at the end of a chunk ([`CHUNK`]).
+//! Its chunks are then chunks of the whole tensor, so the norm does not depend on the number of slices.
 //!
 //! Where there are more ranks than such slices, as with a learned prompt, each rank keeps the whole of the few numbers.
 
@@ -11,6 +11,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use kiln_kernels::collective::Slice;
 use kiln_kernels::optim::{ALIGNMENT, CHUNK, Flat, Place, gather, view};
 
+use super::optimizer::Cut;
 use super::{FlatGradients, ParamEntry, ParamTable};
 
 /// Numbers that a rank sends along with the sums of squares of its slice.
@@ -172,10 +173,15 @@ fn bounds(in_order: &[&ParamEntry], len: usize, world_size: usize) -> Option<Vec
     Some(bounds)
 }
 
-/// Returns where a slice may end in or behind a parameter: after whole rows that fill whole chunks, and at its end.
+/// Returns where a slice may end in or behind a parameter: at the end of a chunk, which is also the end of a row where only rows may be cut;
+/// and at its end.
 fn cuts_in(entry: &ParamEntry) -> impl Iterator<Item = usize> + use<> {
     let row: usize = entry.shape.iter().skip(1).product();
-    let step = if entry.shape.len() < 2 { usize::MAX } else { lcm(row.max(1), CHUNK) };
+    let step = match entry.cut {
+        Cut::Elements => CHUNK,
+        Cut::Rows if entry.shape.len() >= 2 => lcm(row.max(1), CHUNK),
+        Cut::Rows | Cut::Matrices => usize::MAX,
+    };
     let (offset, len, end) = (entry.offset, entry.len(), entry.offset + entry.place().padded_len());
     debug_assert!(CHUNK.is_multiple_of(ALIGNMENT), "a chunk begins where a view may begin");
     (1..).map_while(move |i| step.checked_mul(i).filter(|cut| *cut < len)).map(move |cut| offset + cut).chain([end])
@@ -261,6 +267,19 @@ mod tests {
             assert_eq!((whole.own(), whole.bounds()), (0..len, &[0, len, 2 * len, 3 * len][..]));
             assert_eq!(whole.places, [Place { offset: 0, len: 200 * 96 }]);
         }
+    }
+
+    #[test]
+    fn the_optimizer_of_a_parameter_decides_where_it_is_cut() {
+        let cuts = |cut: Cut| -> Vec<usize> {
+            let table = table(5000, 96).grouped(|_| 0, &[cut]);
+            let large = table.entries().iter().find(|entry| entry.path == "table").expect("a field").clone();
+            cuts_in(&large).map(|cut| cut - large.offset).collect()
+        };
+        let len = 5000 * 96_usize;
+        assert_eq!(cuts(Cut::Elements)[..2], [CHUNK, 2 * CHUNK]);
+        assert_eq!(cuts(Cut::Rows)[..2], [96 * 128, 2 * 96 * 128]);
+        assert_eq!(cuts(Cut::Matrices), [len.next_multiple_of(ALIGNMENT)]);
     }
 
     #[test]

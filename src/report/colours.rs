@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use plotters::style::RGBColor;
 
+use crate::terminal::clean;
+
 /// The colours of curves on a light and on a dark page, distinct for colour-blind readers (Okabe and Ito 2008, darkened and
 /// lightened to a contrast of 3 and more).
 pub const COLOURS: [[&str; 2]; 8] = [
@@ -42,14 +44,13 @@ pub fn colour([light, _]: [&str; 2]) -> RGBColor {
 /// Replaces the characters that have a meaning in XML and HTML.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in clean(text).chars() {
         match c {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            c if c.is_control() && c != '\n' && c != '\t' => out.push(char::REPLACEMENT_CHARACTER),
             c => out.push(c),
         }
     }

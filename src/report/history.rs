@@ -1,10 +1,10 @@
 //! The history of a run: its configuration and the lines of its `metrics.jsonl`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::{MOST_LINE_BYTES, open_file};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -12,11 +12,14 @@ use super::catalogue::{FIGURES, Measure};
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::Config;
 use crate::logging::METRICS_FILE;
+use crate::terminal::in_one_line;
 
 /// A longer line is not one of Kiln's and is skipped, bytes.
 const LONGEST_LINE: u64 = 1 << 20;
 /// Figures of a model of one's own that are kept, from the first.
 const MOST_FIGURES: usize = 64;
+/// Largest value that is drawn: sums and differences of larger ones are infinite.
+const LARGEST: f64 = 1e30;
 /// Notes and samples that are kept, from the newest.
 const MOST_NOTES: usize = 200;
 
@@ -130,7 +133,7 @@ impl History {
             return Err(HistoryError::NoRun(dir.to_path_buf()));
         }
         let path = dir.join(METRICS_FILE);
-        let file = match File::open(&path) {
+        let file = match open_file(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(HistoryError::NoMetrics(dir.to_path_buf()));
@@ -213,7 +216,8 @@ impl History {
             let measures = FIGURES.iter().flat_map(|figure| figure.measures);
             for measure in measures.filter(|measure| measure.kind == kind) {
                 if let Some(value) = value(line, measure) {
-                    self.values.entry((measure.kind, measure.field)).or_default().push((step as f64, value));
+                    let points = self.values.entry((measure.kind, measure.field)).or_default();
+                    points.push((step as f64, value.clamp(-LARGEST, LARGEST)));
                 }
             }
         }
@@ -250,9 +254,9 @@ impl History {
         let (Some(step), Some(figures)) = (line["step"].as_u64(), line["figures"].as_object()) else { return };
         for (name, value) in figures {
             let Some(value) = value.as_f64() else { continue };
-            let name = printable(name);
+            let name = in_one_line(name);
             if self.own.len() < MOST_FIGURES || self.own.contains_key(&name) {
-                self.own.entry(name).or_default().push((step as f64, value));
+                self.own.entry(name).or_default().push((step as f64, value.clamp(-LARGEST, LARGEST)));
             }
         }
     }
@@ -296,26 +300,17 @@ fn number(line: &Value, field: &str) -> Option<f64> {
 
 /// Reads to the end of an overlong line, without keeping it.
 fn skip_line(lines: &mut impl BufRead) -> io::Result<()> {
-    loop {
-        let buffer = lines.fill_buf()?;
-        let end = buffer.iter().position(|byte| *byte == b'\n');
-        let (n, is_over) = (end.map_or(buffer.len(), |at| at + 1), end.is_some() || buffer.is_empty());
-        lines.consume(n);
-        if is_over {
-            return Ok(());
-        }
+    if (lines.take(MOST_LINE_BYTES).skip_until(b'\n')? as u64) < MOST_LINE_BYTES {
+        return Ok(());
     }
+    let problem = format!("a line has more than {MOST_LINE_BYTES} bytes: it is another file, or damaged");
+    Err(io::Error::new(io::ErrorKind::InvalidData, problem))
 }
 
 /// Returns the name of a run folder, without characters that a page cannot show.
 fn name_of(dir: &Path) -> String {
     let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
-    printable(&name.unwrap_or_else(|| dir.display().to_string()))
-}
-
-/// Replaces characters that a page cannot show.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    in_one_line(&name.unwrap_or_else(|| dir.display().to_string()))
 }
 
 /// Makes the names of runs unique: by their paths, if two folders have one name.

@@ -44,10 +44,10 @@ impl Hot<'_> {
         let Self { number, row, work } = self;
         let sizes = if row.sizes.is_empty() { String::new() } else { format!(" {}", row.sizes) };
         format!(
-            "{number}  {}{sizes}: {:.0} % of the time, {:.0} % of the {} roof",
+            "{number}  {}{sizes}: {:.0} % of the time, {} of the {} roof",
             row.name,
             100.0 * row.share,
-            100.0 * work.of_roof,
+            work.percent_of_roof(),
             work.roof.name()
         )
     }

@@ -29,6 +29,17 @@ pub enum RunError {
         /// What to do instead.
         remedy: String,
     },
+    /// Another process makes the run.
+    #[error(
+        "{}: {} is making this run; wait until it ends, or choose another folder with --out", dir.display(),
+        pid.map_or("another process".to_string(), |pid| format!("process {pid}"))
+    )]
+    BeingMade {
+        /// The folder.
+        dir: PathBuf,
+        /// The process, if it is known.
+        pid: Option<u32>,
+    },
     /// The folder cannot be read.
     #[error("{}: cannot be used as run folder: {source}; choose another one with --run", dir.display())]
     Unusable {

@@ -18,7 +18,7 @@ use crate::config::task::{Reads, traits_of};
 use crate::dataset::built_in;
 use crate::dataset::labelled::valid_rows;
 use crate::dataset::pairs::{open_cache, translatable};
-use crate::dataset::text::{OpenedText, valid_text};
+use crate::dataset::text::{Division, OpenedText, valid_text};
 use crate::distributed::{Phase, Ranks};
 use crate::eval::{ClassScores, Evaluation, Masking, ValidationLoss, class_scores, evaluate, validation_loss};
 use crate::generate::Translator;
@@ -32,6 +32,8 @@ pub struct Scores {
     pub loss: ValidationLoss,
     /// lm: length of the text in UTF-8 bytes, for [`ValidationLoss::bits_per_byte`].
     pub n_bytes: Option<u64>,
+    /// lm and mlm: how the documents lie in rows, which the losses depend on.
+    pub division: Option<Division>,
     /// Classification and tagging: accuracy and F1.
     pub classes: Option<ClassScores>,
     /// Translation: scores of the translated text.
@@ -76,7 +78,14 @@ impl Scoring<'_> {
         let loss = self.loss(&Transformer::EncoderDecoder(model), &tokenizers, &examples, note)?;
         ranks.enter(Phase::Translate);
         let translation = evaluate(&translator, &examples, ranks)?;
-        Ok(Scores { step: run.step, loss, n_bytes: None, classes: None, translation: Some(translation) })
+        Ok(Scores {
+            step: run.step,
+            loss,
+            n_bytes: None,
+            division: None,
+            classes: None,
+            translation: Some(translation),
+        })
     }
 
     /// Reads the named text, or the run's validation text.
@@ -140,7 +149,7 @@ impl Scoring<'_> {
         let scratch = Scratch::new()?;
         // The cache is temporary: nobody needs to know of it.
         let opened = valid_text(&run.config, files, &scratch.0, &run.vocabulary, &mut |_| {})?;
-        let Some(OpenedText { source, n_bytes, report, notes, .. }) = opened else {
+        let Some(OpenedText { source, n_bytes, report, division, notes, .. }) = opened else {
             return Err(RunError::NoValidationText("text").into());
         };
         notes.iter().for_each(|line| note(line));
@@ -153,7 +162,7 @@ impl Scoring<'_> {
         let masking = Masking::of(&run.config, &run.vocabulary)?;
         let loss = self.loss_over(&model, source, masking.as_ref())?;
         let n_bytes = (task.continues_text && !run.config.data.text.is_chat()).then_some(n_bytes);
-        Ok(Scores { step: run.step, loss, n_bytes, classes: None, translation: None })
+        Ok(Scores { step: run.step, loss, n_bytes, division, classes: None, translation: None })
     }
 
     fn score_classes(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
@@ -171,7 +180,7 @@ impl Scoring<'_> {
         let batches = OnePass::for_rank(source, &run.config.loader, ranks.part())?;
         let (smoothing, names) = (run.config.train.label_smoothing, &run.config.data.labels.names);
         let (loss, scores) = class_scores(&model, batches, smoothing, names, device, ranks)?;
-        Ok(Scores { step: run.step, loss, n_bytes: None, classes: Some(scores), translation: None })
+        Ok(Scores { step: run.step, loss, n_bytes: None, division: None, classes: Some(scores), translation: None })
     }
 
     /// Refuses to score an imported model on the built-in text, which it has never seen.

@@ -80,7 +80,7 @@ pub(crate) fn write_config(dir: &Path, config: &Config) -> Result<()> {
     replace_file(&path, config.to_toml().as_bytes()).with_context(advice)
 }
 
-fn free(dir: PathBuf, option: &str) -> Result<PathBuf, RunError> {
+pub(super) fn free(dir: PathBuf, option: &str) -> Result<PathBuf, RunError> {
     match is_free(&dir)? {
         true => Ok(dir),
         false => Err(RunError::Exists { dir, remedy: format!("choose another one with {option}") }),

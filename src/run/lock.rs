@@ -4,6 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::open_own;
 use thiserror::Error;
 
 /// The locked file in the run folder. It stays when the run ends: if it were removed, two processes could lock two
@@ -56,8 +57,11 @@ impl RunLock {
             |source| LockError::Io { path, source }
         };
         fs::create_dir_all(run_dir).map_err(io(run_dir))?;
-        let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = opened.map_err(io(run_dir))?;
+        let opened = open_own(&path);
+        let mut file = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => io(&path)(error),
+            _ => io(run_dir)(error),
+        })?;
 
         match file.try_lock() {
             Ok(()) => {}

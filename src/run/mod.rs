@@ -17,6 +17,7 @@ mod leftovers;
 mod lock;
 #[doc(hidden)]
 pub mod need;
+mod new_run;
 mod new_vocabulary;
 mod plan;
 mod prepare;
@@ -36,6 +37,7 @@ use kiln_model::TransformerConfig;
 pub use error::RunError;
 pub use evaluate::{Scores, Scoring};
 pub use lock::{LOCK_FILE, LockError, RunLock};
+pub use new_run::{NewRun, write_run};
 pub use prepare::Prepared;
 pub(crate) use ranks::compare_use;
 pub(crate) use rehearse::Rehearsal;
@@ -43,7 +45,6 @@ pub use start::Session;
 pub use trained_model::{TrainedModel, WhichWeights};
 #[cfg(test)]
 pub(crate) use weights::start_from;
-pub use weights::write_run;
 
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::{Config, Sources, load};

@@ -6,6 +6,7 @@ use kiln_model::ActivationCheckpointing;
 use kiln_model::flops::{TrainBytes, TrainSetting, train_bytes};
 
 use crate::config::Config;
+use crate::optim::Groups;
 
 /// What decides the memory of a run, apart from configuration, device and batch.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +30,7 @@ impl Need {
             accumulates: train.grad_accum_steps > 1 || splits > 1,
             masked_share: config.masked_share(),
             n_ranks: self.n_devices as u64,
+            optimizer_state: Groups::state_sizes(config),
             shards_optimizer: self.n_devices > 1 && train.shard_optimizer && train.sync_every <= 1,
             takes_local_steps: train.sync_every > 1,
             keeps_average: train.ema_decay > 0.0,
@@ -41,8 +43,11 @@ impl Need {
 
 #[cfg(test)]
 mod tests {
+    use kiln_model::Transformer;
+
     use super::*;
-    use crate::config::presets;
+    use crate::config::{OptimizerChoice, presets};
+    use crate::optim::{ParamEntry, ParamTable, StateSlot};
 
     /// The ledger follows from the keys that decide it.
     #[test]
@@ -63,6 +68,26 @@ mod tests {
         config.train.shard_optimizer = true;
         assert_eq!(need(&config, 1), one, "one device has nothing to shard");
         let two = need(&config, 2);
-        assert!(two.moments < one.moments && two.exchange > 0 && two.weights > 0, "{two:?}");
+        assert!(two.optimizer_state < one.optimizer_state && two.exchange > 0 && two.weights > 0, "{two:?}");
+    }
+
+    #[test]
+    fn the_state_of_the_optimizer_is_counted_by_name() {
+        for optimizer in [OptimizerChoice::Adamw, OptimizerChoice::Muon] {
+            let mut config = presets::numbers();
+            config.model = config.model.with_vocab_size(1000);
+            config.train.optimizer = optimizer;
+            let module: Transformer = config.model.init(1, FloatDType::F32, &Device::flex());
+            let groups = Groups::of(&config, FloatDType::F32);
+            let table = groups.lay_out(ParamTable::of(&module));
+            let numbers = |slot: &StateSlot| -> usize {
+                table.entries().iter().filter(|entry| entry.group == slot.group).map(ParamEntry::len).sum()
+            };
+            let n: usize = groups.slots(&table).iter().map(numbers).sum();
+
+            let need = Need { dtype: FloatDType::F32, n_devices: 1, checkpointing: ActivationCheckpointing::Off };
+            let shape = Shape { batch_size: 1, source_len: 4, target_len: 4 };
+            assert_eq!(need.of(&config, &Device::flex(), shape).optimizer_state, 4 * n as u64, "{optimizer:?}");
+        }
     }
 }

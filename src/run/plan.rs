@@ -189,7 +189,7 @@ impl Plan {
         let state = self.bytes.state();
         if state > memory {
             return Err(RunError::Config(format!(
-                "model.* describes {} parameters, whose weights, gradients and moments need {:.1} GiB; this machine has {:.1} \
+                "model.* describes {} parameters, whose weights, gradients and optimizer state need {:.1} GiB; this machine has {:.1} \
                  GiB: choose a smaller model (--preset, model.d_model)",
                 thousands(self.n_params as f64),
                 gib(state),

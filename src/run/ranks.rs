@@ -4,6 +4,7 @@ use std::fs::File;
 use std::sync::OnceLock;
 
 use anyhow::Result;
+use kiln_data::files::read_file;
 
 use super::trained_model::TrainedModel;
 use crate::checkpoint::{MANIFEST_FILE, Resume, fields, is_within};
@@ -41,7 +42,7 @@ pub(super) fn compare(ranks: &Ranks, config: &Config, data: &RunData, resume: Op
 pub(crate) fn compare_use(ranks: &Ranks, run: &TrainedModel, generate: &GenerateConfig, text: &str) -> Result<()> {
     let Some(link) = ranks.link() else { return Ok(()) };
     // The manifest has the hashes of all files.
-    let manifest = std::fs::read(run.path.join(MANIFEST_FILE)).unwrap_or_default();
+    let manifest = read_file(&run.path.join(MANIFEST_FILE)).unwrap_or_default();
     let facts = [
         ("program", program().to_owned()),
         ("checkpoint", format!("step {}, {}", run.step, short(&blake3::hash(&manifest)))),

@@ -11,6 +11,7 @@ use super::ranks::compare;
 use crate::config::Config;
 use crate::distributed::Ranks;
 use crate::logging::Logging;
+use crate::optim::Groups;
 use crate::train::{Setup, Signals, Trainer, Validation};
 
 /// A trainer with the data, the model and the settings of a run.
@@ -52,6 +53,7 @@ impl Run {
             auto_micro_batch: self.options.auto_micro_batch,
             reference_operators: self.options.reference_operators,
             ranks: ranks.clone(),
+            optimizers: Groups::of,
         };
         let trainer = Trainer::new(setup, None)?;
         Ok(Rehearsal { trainer, plan: survey.plan, config, _folder: folder, _scratch: survey._scratch })

@@ -17,6 +17,7 @@ use crate::device::{device_name, is_cpu, take_kernel_notes};
 use crate::eval::Model;
 use crate::logging::{Extent, Logging};
 use crate::metrics::{SCHEMA, StartMetrics};
+use crate::optim::Groups;
 use crate::train::{Outcome, Setup, Signals, Trainer, Validation};
 
 /// A run that is ready to train. It holds the lock of its folder.
@@ -119,6 +120,7 @@ impl Prepared {
             auto_micro_batch: run.options.auto_micro_batch,
             reference_operators: run.options.reference_operators,
             ranks: ranks.clone(),
+            optimizers: Groups::of,
         };
         let mut trainer = ranks.or_abort(trainer(setup, resume))?;
         if !computes_on_cpu {

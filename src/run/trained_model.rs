@@ -94,12 +94,15 @@ impl TrainedModel {
                 "{} is a checkpoint already; leave --checkpoint out, or name the run folder",
                 dir.display()
             );
+            if let Some(checkpoints) = Checkpoints::around(dir) {
+                checkpoints.ensure_own(dir)?;
+            }
             dir.to_path_buf()
         } else {
             let checkpoints = Checkpoints::of_run(dir);
             match checkpoint {
                 Some(name) => checkpoints.resolve(name)?,
-                None => checkpoints.resolve("best").or_else(|_| checkpoints.resolve("last"))?,
+                None => checkpoints.usual()?,
             }
         };
 

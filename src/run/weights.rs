@@ -1,9 +1,6 @@
 //! Weights that a run starts from: of another run, imported or averaged.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kiln_model::{
     ClassHead, LoraConfig, Positions, TransformerConfig, is_adapter, is_learned_prompt, merge_adapters,
     prompt_of_tokens,
@@ -16,20 +13,6 @@ use crate::checkpoint::{CheckpointError, Checkpoints, NamedTensor, RUN_CONFIG_FI
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::units::thousands;
-
-/// Makes a run with a single checkpoint, which can be used and started from. Returns the checkpoint's folder.
-///
-/// # Errors
-/// If the run folder cannot be written, or the weights come without a configuration.
-pub fn write_run(dir: &Path, weights: &Weights) -> Result<PathBuf> {
-    let path = Checkpoints::of_run(dir).save_weights(weights)?;
-    // Last, because this file makes the folder a run.
-    let config = weights.files.iter().find(|file| file.name == RUN_CONFIG_FILE);
-    let config = config.with_context(|| format!("the checkpoint has no {RUN_CONFIG_FILE}"))?;
-    let file = dir.join(RUN_CONFIG_FILE);
-    fs::write(&file, &config.bytes).with_context(|| format!("{}: cannot be written", file.display()))?;
-    Ok(path)
-}
 
 /// Stores the weights of `run` in the new run, as its checkpoint before the first step: a run that is interrupted
 /// before its first save starts there again. A missing head is initialized. With a `vocabulary` of its own, the new run keeps the
@@ -110,13 +93,18 @@ fn have_learned(weights: &[NamedTensor]) -> bool {
 }
 
 /// Leaves out the heads that the configured model lacks, and initializes the ones that the saved model lacks. A head for
-/// other classes is another head. Returns a sentence for each change.
+/// other classes is another head; one for the same classes in another order follows the order. Returns a sentence for each change.
 fn exchange_heads(run: &TrainedModel, config: &Config, weights: &mut Vec<NamedTensor>) -> Vec<String> {
     let (saved, wanted) = (&run.model, &config.model);
-    let same_classes = run.config.data.labels.names == config.data.labels.names
-        && (saved.class_head, saved.n_classes) == (wanted.class_head, wanted.n_classes);
+    let order = places_of(&config.data.labels.names, &run.config.data.labels.names)
+        .filter(|_| (saved.class_head, saved.n_classes) == (wanted.class_head, wanted.n_classes));
+    let same_classes = order.is_some();
     let has_classes = |model: &TransformerConfig| model.class_head != ClassHead::None;
     let mut notes = Vec::new();
+    if let Some(order) = order.filter(|order| !order.is_sorted()) {
+        reorder_classes(&order, weights);
+        notes.push("--from: the head for classes is kept, in the order of data.labels.names".to_owned());
+    }
     for (prefix, what, drops, adds) in [
         ("head.", "the head for masked tokens", !wanted.mlm_head, wanted.mlm_head && !saved.mlm_head),
         ("pooler.", "the pooler", !wanted.pooler, wanted.pooler && !saved.pooler),
@@ -142,6 +130,20 @@ fn exchange_heads(run: &TrainedModel, config: &Config, weights: &mut Vec<NamedTe
         }
     }
     notes
+}
+
+/// Returns the places in `there` of the `names`, if both have the same ones.
+fn places_of(names: &[String], there: &[String]) -> Option<Vec<usize>> {
+    let places = names.iter().map(|name| there.iter().position(|other| other == name));
+    places.collect::<Option<Vec<_>>>().filter(|places| places.len() == there.len())
+}
+
+/// Gives class `i` of the head what class `order[i]` had.
+fn reorder_classes(order: &[usize], weights: &mut [NamedTensor]) {
+    for tensor in weights.iter_mut().filter(|tensor| tensor.name.starts_with("classifier.output.")) {
+        let rows = tensor.values.chunks_exact(order.len());
+        tensor.values = rows.flat_map(|row| order.iter().map(|place| row[*place])).collect();
+    }
 }
 
 /// Returns whether weights of the model `saved` compute the same in `wanted`.

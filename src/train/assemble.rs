@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use burn::tensor::Device;
-use kiln_data::{Loader, Rank};
+use kiln_data::{BatchSource, Loader, Rank};
 use kiln_kernels::Settings;
 use kiln_model::{TransformerConfig, is_adapter, is_learned_prompt};
 
@@ -17,9 +17,9 @@ use super::outcome::Outcome;
 use super::preflight::Preflight;
 use super::provenance::Provenance;
 use super::setup::Setup;
-use super::state::{TrainState, initial_weights};
+use super::state::{Start, TrainState, initial_weights};
 use super::trainer::Trainer;
-use crate::checkpoint::{Checkpoints, Resume};
+use crate::checkpoint::{Checkpoints, NamedTensor, Resume, lasting_fields, run_of};
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::device::{compute_dtype, peak_flops_per_sec};
@@ -70,14 +70,14 @@ impl<M: Model> Trainer<M> {
 
         // The state to start from.
         let (masking, hiding) = (masking::<M>(&config, &vocabulary)?, Hiding::of(&config, &vocabulary)?);
-        let fresh = config.clone();
+        let (fresh, groups) = (config.clone(), (setup.optimizers)(&config, dtype));
         let begin = |checkpointing| -> Result<TrainState<M>> {
             let init = |shape: &TransformerConfig| init(shape, &device.clone().inner().autodiff());
-            let shape = &fresh.model;
+            let (shape, start) = (&fresh.model, Start { config: &fresh, groups: &groups, dtype });
             let state = match (&resume, &weights) {
-                (None, None) => TrainState::begin(&fresh, shape, init(shape), dtype)?,
-                (None, Some(weights)) => TrainState::begin_from(&fresh, shape, init(shape), weights, dtype)?,
-                (Some(resume), _) => TrainState::restore(&fresh, &resume.snapshot, init(&resume.snapshot.model), dtype)
+                (None, None) => TrainState::begin(start, shape, init(shape))?,
+                (None, Some(weights)) => TrainState::begin_from(start, shape, init(shape), weights)?,
+                (Some(resume), _) => TrainState::restore(start, &resume.snapshot, init(&resume.snapshot.model))
                     .with_context(|| format!("resuming from {}", resume.path.display()))?,
             };
             let reference = weights.as_deref().filter(|_| fresh.compares_with_start());
@@ -89,7 +89,7 @@ impl<M: Model> Trainer<M> {
             let replicas = resume.as_ref().and_then(|resume| resume.snapshot.replicas.as_ref());
             state.join(&ranks, &fresh, replicas)
         };
-        let state = if saved_step.is_some_and(|step| step >= config.train.steps) {
+        let mut state = if saved_step.is_some_and(|step| step >= config.train.steps) {
             begin(setup.checkpointing)?
         } else {
             let (valid, auto_micro_batch) = (validation.source.as_ref(), setup.auto_micro_batch);
@@ -98,7 +98,7 @@ impl<M: Model> Trainer<M> {
                 Preflight { device: &device, train: &train, valid, checkpointing, auto_micro_batch, ranks: &ranks };
             preflight.run(&mut config.train, begin, &mut logging)?
         };
-        drop((resume, weights)); // the state has copies
+        name_run(&mut state, &config, (&*train, &vocabulary), (resume, weights)); // the state has copies
         if let Some(note) = frozen_note(&state) {
             logging.note(&note)?;
         }
@@ -161,11 +161,35 @@ fn opened(run_dir: &Path, config: &Config, resume: Option<&Resume>, ranks: &Rank
     let checkpoints = Checkpoints::of_run(run_dir).keeping_start(config.compares_with_start());
     if ranks.is_first() {
         checkpoints.clean()?;
-        if let Some(resume) = resume {
-            checkpoints.point_to(&resume.path, &resume.snapshot)?;
+        match resume {
+            Some(resume) => checkpoints.point_to(&resume.path, &resume.snapshot)?,
+            None => checkpoints.forget_run()?,
         }
+        return Ok(checkpoints.held()?);
     }
     Ok(checkpoints)
+}
+
+/// Names a run that begins, by what its weights depend on. A run that goes on keeps its name.
+fn name_run<M>(
+    state: &mut TrainState<M>,
+    config: &Config,
+    (train, vocabulary): (&dyn BatchSource, &Vocabulary),
+    (resume, weights): (Option<Resume>, Option<Vec<NamedTensor>>),
+) {
+    if resume.is_some() {
+        return;
+    }
+    let mut hasher = blake3::Hasher::new();
+    for tensor in weights.iter().flatten() {
+        hasher.update(tensor.name.as_bytes()).update(bytemuck::cast_slice(&tensor.values));
+    }
+    let weights = hasher.finalize();
+    let settings = serde_json::to_vec(&lasting_fields(config)).expect("plain values");
+    let (data, tokenizer) = (train.fingerprint(), vocabulary.fingerprint());
+    state.run = Some(run_of(
+        [data.as_bytes(), tokenizer.as_bytes(), settings.as_slice(), weights.as_bytes().as_slice()].into_iter(),
+    ));
 }
 
 /// Returns the batches of an optimizer step over all ranks, if there are several: the data is then ordered by them.

@@ -180,6 +180,14 @@ impl Saving {
         Self { saver: Saver::new(checkpoints, keep_last), provenance, saved_step, newest: None }
     }
 
+    /// Refuses to go on if the run folder is no longer in its place.
+    ///
+    /// # Errors
+    /// If it was moved or deleted.
+    pub(super) fn ensure_in_place(&self) -> Result<()> {
+        Ok(self.saver.checkpoints().ensure_in_place()?)
+    }
+
     /// Returns whether there is no checkpoint of `step` yet.
     pub(super) fn lacks(&self, step: u64) -> bool {
         self.saved_step != Some(step)
@@ -189,7 +197,7 @@ impl Saving {
     /// Returns the time that this took.
     pub(super) fn begin<M: Model>(&mut self, state: &TrainState<M>, is_best: bool) -> Result<Duration> {
         let start = Instant::now();
-        // Host sync: weights and moments.
+        // Host sync: weights and optimizer state.
         let copy = state.host_copy(&self.provenance)?;
         self.saved_step = Some(state.step);
         if state.ranks.is_first() {

@@ -6,7 +6,7 @@ use kiln_kernels::optim::StepNumbers;
 
 use crate::config::Config;
 use crate::distributed::Ranks;
-use crate::optim::{AdamW, FlatGradients, Outer, Slices};
+use crate::optim::{FlatGradients, FlatOptimizer, Outer, Slices};
 
 /// What the ranks exchange.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) enum Exchange {
     Weights(Box<LocalSteps>),
 }
 
-/// Replicas that take steps alone and meet now and then (DiLoCo, Douillard et al. 2023). Each has whole weights and moments.
+/// Replicas that take steps alone and meet now and then (DiLoCo, Douillard et al. 2023). Each has whole weights and a state of its own.
 #[derive(Debug)]
 pub(super) struct LocalSteps {
     every: u64,
@@ -35,7 +35,7 @@ impl LocalSteps {
     pub(super) fn new(
         config: &Config,
         dtype: FloatDType,
-        optimizer: &AdamW,
+        optimizer: &FlatOptimizer,
         momentum: Option<&Tensor<1>>,
         slices: Slices,
     ) -> Self {
@@ -48,7 +48,7 @@ impl LocalSteps {
     ///
     /// # Errors
     /// If another rank has failed.
-    fn meet(&mut self, ranks: &Ranks, optimizer: &mut AdamW) -> Result<()> {
+    fn meet(&mut self, ranks: &Ranks, optimizer: &mut FlatOptimizer) -> Result<()> {
         let (bounds, gradient) = (self.slices.bounds(), self.outer.gradient(&optimizer.state().master));
         let change = match self.slices.are_whole() {
             true => self.outer.step(&ranks.concatenate(gradient, bounds)?),
@@ -83,7 +83,7 @@ impl Exchange {
         self.replicas().map_or(step, |replicas| meeting(step, replicas.every, replicas.last))
     }
 
-    /// Makes `step` with the gradients of all ranks, and leaves the weights of all ranks. See [`AdamW::step`] for the arguments.
+    /// Makes `step` with the gradients of all ranks, and leaves the weights of all ranks. See [`FlatOptimizer::step`] for the arguments.
     ///
     /// # Errors
     /// If another rank has failed.
@@ -91,11 +91,11 @@ impl Exchange {
         &mut self,
         step: u64,
         ranks: &Ranks,
-        optimizer: &mut AdamW,
+        optimizer: &mut FlatOptimizer,
         gradients: FlatGradients,
         [divisor, loss]: [Tensor<1>; 2],
     ) -> Result<StepNumbers> {
-        if let (Self::Gradients(slices), Some(nccl), true) = (&*self, ranks.communicator(), optimizer.is_sharded()) {
+        if let (Self::Gradients(slices), Some(nccl), true) = (&*self, ranks.communicator(), optimizer.overlaps()) {
             return Ok(optimizer.step_and_complete(gradients, divisor, loss, nccl, slices.bounds()));
         }
         let numbers = optimizer.step(gradients, divisor, loss);
@@ -108,7 +108,7 @@ impl Exchange {
     ///
     /// # Errors
     /// If another rank has failed.
-    fn complete(&mut self, step: u64, ranks: &Ranks, optimizer: &mut AdamW) -> Result<()> {
+    fn complete(&mut self, step: u64, ranks: &Ranks, optimizer: &mut FlatOptimizer) -> Result<()> {
         let is_meeting = self.next_meeting(step) == step;
         match self {
             Self::Nothing => Ok(()),

@@ -2,26 +2,30 @@
 
 use anyhow::{Context, Result};
 use burn::tensor::{TensorData, Transaction};
-use kiln_kernels::optim::{AdamWState, Counters, Progress};
+use kiln_kernels::optim::{Counters, Progress};
 use kiln_model::TransformerConfig;
 
 use super::exchange::LocalSteps;
 use super::provenance::Provenance;
 use super::state::TrainState;
 use crate::checkpoint::{
-    FORMAT, LossScale, ReplicaCounters, Replicas, Snapshot, StoredFile, TrainerState, named_tensors,
+    FORMAT, LossScale, ReplicaCounters, Replicas, Snapshot, StoredFile, TrainerState, named_states, named_tensors,
 };
 use crate::eval::Model;
 use crate::metrics::host_sync::waiting;
-use crate::optim::{Ema, Frozen, ParamTable};
+use crate::optim::flat::FlatState;
+use crate::optim::{Ema, Frozen, Groups, ParamTable};
 
 /// A copy of the state on the host, before its tensors are named.
 pub struct HostCopy {
     table: ParamTable,
-    /// Master weights and both moments, flat.
-    flat: Vec<TensorData>,
-    /// Outer momentum, flat, and both moments of each other device, if devices take steps alone.
-    replicas: Option<(TensorData, Vec<[TensorData; 2]>)>,
+    groups: Groups,
+    /// Master weights, flat.
+    master: TensorData,
+    /// The optimizer's state, by [`Groups::slots`].
+    states: Vec<TensorData>,
+    /// Outer momentum, flat, and the optimizer's state of each other device, if devices take steps alone.
+    replicas: Option<(TensorData, Vec<Vec<TensorData>>)>,
     /// Averaged weights, flat.
     ema: Option<TensorData>,
     frozen: Frozen,
@@ -33,16 +37,17 @@ pub struct HostCopy {
 impl HostCopy {
     /// Names the tensors. This copies everything once more, so call it on a background thread.
     pub fn into_snapshot(self) -> Snapshot {
-        let Self { table, flat, replicas, ema, frozen, state, model, files } = self;
+        let Self { table, groups, master, states, replicas, ema, frozen, state, model, files } = self;
         let named = |flat: &TensorData| named_tensors(&table, flat);
         let ema = ema.as_ref().map(named);
         let replicas = replicas.map(|(momentum, others)| Replicas {
             momentum: named(&momentum),
-            other_moments: others.iter().map(|moments| moments.each_ref().map(named)).collect(),
+            other_states: others.iter().map(|states| named_states(&groups, &table, states)).collect(),
         });
-        let (mut weights, first_moments, second_moments) = (named(&flat[0]), named(&flat[1]), named(&flat[2]));
+        let optimizer = named_states(&groups, &table, &states);
+        let mut weights = named(&master);
         weights.extend_from_slice(frozen.tensors());
-        Snapshot { weights, first_moments, second_moments, state, model, files, ema, replicas }
+        Snapshot { weights, optimizer, state, model, files, ema, replicas }
     }
 }
 
@@ -55,25 +60,29 @@ impl<M: Model> TrainState<M> {
     /// Copies everything to the host, in one transaction. All ranks must call it: a sharded state is gathered on rank 0, and
     /// only its copy is whole.
     pub fn host_copy(&self, provenance: &Provenance) -> Result<HostCopy> {
-        let AdamWState { master, m, v, .. } = self.optimizer.state();
+        let FlatState { master, named, .. } = self.optimizer.state();
         let momentum = self.exchange.replicas().map(LocalSteps::momentum);
-        let read = [master, m, v, self.optimizer.progress().values()]
+        let read = [master, self.optimizer.progress().values()]
             .into_iter()
+            .chain(named.iter().flatten())
             .chain(momentum)
             .chain(self.ema.as_ref().map(Ema::weights))
             .fold(Transaction::default(), |transaction, tensor| transaction.register(tensor.clone()));
-        // Host sync: master weights, moments and counters.
-        let mut flat = waiting(|| read.try_execute()).context("reading weights and moments from the device")?;
-        let ema = self.ema.as_ref().and_then(|_| flat.pop());
-        let momentum = momentum.and_then(|_| flat.pop());
-        let counters = Progress::counters(&flat.pop().expect("four tensors were asked for"));
-        if self.optimizer.is_sharded() {
-            flat = flat.into_iter().map(|slice| self.gathered(slice)).collect::<Result<_>>()?;
-        }
-        let ema = match ema {
-            Some(slice) if self.optimizer.is_sharded() => Some(self.gathered(slice)?),
-            whole => whole,
-        };
+        // Host sync: master weights, the optimizer's state and counters.
+        let read = waiting(|| read.try_execute()).context("reading weights and optimizer state from the device")?;
+        let mut read = read.into_iter();
+        let mut next = || read.next().expect("as many tensors as were asked for");
+        let (master, counters) = (next(), Progress::counters(&next()));
+        // A slice that has nothing of a group has no numbers of its state.
+        let nothing = || TensorData::new(Vec::<f32>::new(), [0]);
+        let states: Vec<_> = named.iter().map(|state| if state.is_some() { next() } else { nothing() }).collect();
+        let momentum = momentum.map(|_| next());
+        let ema = self.ema.as_ref().map(|_| next());
+
+        let whole = |slice| if self.optimizer.is_sharded() { self.gathered(slice) } else { Ok(slice) };
+        let master = whole(master)?;
+        let states = states.into_iter().map(whole).collect::<Result<Vec<_>>>()?;
+        let ema = ema.map(whole).transpose()?;
 
         let skipped_steps = self.step - counters.updates;
         let Counters { loss_scale: scale, good_steps, .. } = counters;
@@ -81,7 +90,7 @@ impl<M: Model> TrainState<M> {
         let (replicas, replica_counters) = match momentum {
             None => (None, Vec::new()),
             Some(momentum) => {
-                let others = self.moments_of_others(&flat)?;
+                let others = self.states_of_others(&states)?;
                 let own = ReplicaCounters { skipped_steps, loss_scale };
                 let is_whole = self.exchange.replicas().is_some_and(LocalSteps::are_whole);
                 let momentum = if is_whole { momentum } else { self.gathered(momentum)? };
@@ -94,9 +103,12 @@ impl<M: Model> TrainState<M> {
             ema,
             frozen: self.frozen.clone(),
             table: self.optimizer.table().clone(),
-            flat,
+            groups: self.optimizer.groups().clone(),
+            master,
+            states,
             state: TrainerState {
                 format: FORMAT,
+                run: self.run.clone(),
                 step: self.step,
                 skipped_steps,
                 loss_scale,
@@ -119,19 +131,23 @@ impl<M: Model> TrainState<M> {
         })
     }
 
-    /// Sends both moments to rank 0, the second and third of `flat`. Returns there what the other ranks have sent.
-    fn moments_of_others(&self, flat: &[TensorData]) -> Result<Vec<[TensorData; 2]>> {
-        let to_first = |moment: &TensorData| self.ranks.to_first("gathering moments for a checkpoint", moment.clone());
-        let (first, second) = (to_first(&flat[1])?, to_first(&flat[2])?);
-        Ok(first.into_iter().zip(second).map(|(first, second)| [first, second]).skip(1).collect())
+    /// Sends the optimizer's state to rank 0. Returns there what each of the other ranks has sent.
+    fn states_of_others(&self, states: &[TensorData]) -> Result<Vec<Vec<TensorData>>> {
+        let mut of_ranks: Vec<Vec<TensorData>> = Vec::new();
+        for state in states {
+            let sent = self.ranks.to_first("gathering optimizer state for a checkpoint", state.clone())?;
+            of_ranks.resize_with(sent.len().max(of_ranks.len()), Vec::new);
+            of_ranks.iter_mut().zip(sent).for_each(|(states, state)| states.push(state));
+        }
+        Ok(of_ranks.into_iter().skip(1).collect())
     }
 
     /// Joins the ranks' slices of a flat f32 tensor on rank 0; the others get nothing.
     fn gathered(&self, slice: TensorData) -> Result<TensorData> {
-        let slices = self.ranks.to_first("gathering weights and moments for a checkpoint", slice)?;
+        let slices = self.ranks.to_first("gathering weights and optimizer state for a checkpoint", slice)?;
         let mut flat = Vec::with_capacity(self.optimizer.table().flat_len());
         for slice in &slices {
-            flat.extend_from_slice(slice.as_slice::<f32>().expect("weights and moments are f32"));
+            flat.extend_from_slice(slice.as_slice::<f32>().expect("weights and state are f32"));
         }
         let n = flat.len();
         Ok(TensorData::new(flat, [n]))

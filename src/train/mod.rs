@@ -40,7 +40,7 @@ pub use provenance::Provenance;
 pub(crate) use provenance::vocabulary_files;
 pub use rehearse::{Rehearsed, RehearsedStep};
 pub use setup::{Setup, Signals, Validation};
-pub use state::TrainState;
+pub use state::{Start, TrainState};
 pub use step::train_step;
 pub use trainer::Trainer;
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use kiln_data::files::read_file;
 
 use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile};
 use crate::config::Config;
@@ -57,7 +58,7 @@ pub(crate) fn vocabulary_files(vocabulary: &Vocabulary, dir: &Path) -> Result<Ve
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            files.push(StoredFile { name, bytes: fs::read(entry.path())? });
+            files.push(StoredFile { name, bytes: read_file(&entry.path())? });
         }
         fs::remove_dir_all(dir)?;
         Ok(files)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Example};
 use kiln_model::ActivationCheckpointing;
 
@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::distributed::Ranks;
 use crate::logging::Logging;
+use crate::optim::Groups;
 
 /// Everything that a run needs to start.
 pub struct Setup {
@@ -43,6 +44,8 @@ pub struct Setup {
     pub reference_operators: bool,
     /// The processes that train together.
     pub ranks: Ranks,
+    /// Chooses the optimizers of a run and their parameters: [`Groups::of`], or others.
+    pub optimizers: fn(&Config, FloatDType) -> Groups,
 }
 
 /// The data that a run is validated on.

@@ -1,4 +1,4 @@
-//! The state that training changes: weights, moments and counters; and how it begins, or goes on from a [`Snapshot`].
+//! The state that training changes: weights, the optimizer's state and counters; and how it begins, or goes on from a [`Snapshot`].
 
 use anyhow::{Context, Result, ensure};
 use burn::module::Module;
@@ -9,12 +9,12 @@ use kiln_model::{ActivationCheckpointing, Transformer, TransformerConfig};
 
 use super::exchange::{Exchange, LocalSteps};
 use crate::checkpoint::{
-    Best, CheckpointError, LossScale, NamedTensor, Patience, Replicas, Snapshot, flat_tensor, load_model,
+    Best, CheckpointError, LossScale, NamedTensor, Patience, Replicas, Snapshot, flat_states, flat_tensor, load_model,
 };
 use crate::config::{Config, LossScaleConfig, NonFinite};
 use crate::distributed::Ranks;
 use crate::eval::{Hiding, Masking, Model};
-use crate::optim::{AdamW, AdamWSetup, Ema, Frozen, LearningRate, ParamTable, Slices};
+use crate::optim::{Ema, FlatOptimizer, Frozen, Groups, LearningRate, ParamTable, Setup, Slices};
 
 /// The state of a run. Together with the configuration and the data it determines every later weight.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub struct TrainState<M = Transformer> {
     pub model: M,
     /// The configured shape of the model, for the checkpoints.
     pub shape: TransformerConfig,
-    /// f32 master weights and moments.
-    pub optimizer: AdamW,
+    /// f32 master weights and the state of their optimizers.
+    pub optimizer: FlatOptimizer,
     /// Averaged weights, if the run keeps them.
     pub ema: Option<Ema>,
     /// The parameters that are not trained.
@@ -41,6 +41,8 @@ pub struct TrainState<M = Transformer> {
     pub hiding: Option<Hiding>,
     /// Label smoothing of the training loss.
     pub label_smoothing: f64,
+    /// Identifies the run in its checkpoints. The constructors leave it empty for a run that begins.
+    pub run: Option<String>,
     /// Optimizer steps done, including steps without an update.
     pub step: u64,
     /// Micro-batches done.
@@ -67,13 +69,25 @@ pub struct TrainState<M = Transformer> {
     pub group_size: Option<u64>,
 }
 
+/// What decides how a state begins, apart from its weights.
+#[derive(Debug, Clone, Copy)]
+pub struct Start<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// Which optimizer updates which parameters.
+    pub groups: &'a Groups,
+    /// The compute dtype.
+    pub dtype: FloatDType,
+}
+
 impl TrainState {
     /// Starts from initial weights. `model` has its vocabulary sizes filled in.
     ///
     /// # Errors
     /// As [`Self::begin`].
     pub fn new(config: &Config, model: &TransformerConfig, dtype: FloatDType, device: &Device) -> Result<Self> {
-        Self::begin(config, model, initial_weights(model, config.seed, device), dtype)
+        let start = Start { config, groups: &Groups::of(config, dtype), dtype };
+        Self::begin(start, model, initial_weights(model, config.seed, device))
     }
 }
 
@@ -82,10 +96,11 @@ impl<M: Model> TrainState<M> {
     ///
     /// # Errors
     /// If a pattern of `train.freeze` matches nothing, or nothing is left to train.
-    pub fn begin(config: &Config, shape: &TransformerConfig, module: M, dtype: FloatDType) -> Result<Self> {
+    pub fn begin(start: Start<'_>, shape: &TransformerConfig, module: M) -> Result<Self> {
+        let Start { config, dtype, .. } = start;
         let table = ParamTable::trained(&module, |paths| config.frozen(paths))?;
         let frozen = Frozen::of(&module, &table);
-        let optimizer = AdamW::with_table(&module, table, optimizer_setup(config, shape, dtype, 0, None), dtype);
+        let optimizer = FlatOptimizer::with_table(&module, table, optimizer_setup(start, shape, 0, None), dtype);
         Ok(Self::at_step_0(config, shape, module, (optimizer, frozen), dtype))
     }
 
@@ -93,19 +108,13 @@ impl<M: Model> TrainState<M> {
     ///
     /// # Errors
     /// If the weights are not the parameters of the module; and as [`Self::begin`].
-    pub fn begin_from(
-        config: &Config,
-        shape: &TransformerConfig,
-        module: M,
-        weights: &[NamedTensor],
-        dtype: FloatDType,
-    ) -> Result<Self> {
-        let table = ParamTable::trained(&module, |paths| config.frozen(paths))?;
+    pub fn begin_from(start: Start<'_>, shape: &TransformerConfig, module: M, weights: &[NamedTensor]) -> Result<Self> {
+        let Start { config, dtype, .. } = start;
+        let setup = optimizer_setup(start, shape, 0, None);
+        let table = setup.groups.lay_out(ParamTable::trained(&module, |paths| config.frozen(paths))?);
         let master = flat_tensor(&table, weights, &device_of(&module))?;
         let frozen = chosen(weights, &table)?;
-        let moments = || master.zeros_like();
-        let setup = optimizer_setup(config, shape, dtype, 0, None);
-        let optimizer = AdamW::restored(table, [master.clone(), moments(), moments()], setup, dtype);
+        let optimizer = FlatOptimizer::started(table, master, setup, dtype);
         Ok(Self::at_step_0(config, shape, module, (optimizer, frozen), dtype))
     }
 
@@ -113,7 +122,8 @@ impl<M: Model> TrainState<M> {
     ///
     /// # Errors
     /// If the snapshot does not hold the parameters of the module, or other ones were frozen.
-    pub fn restore(config: &Config, snapshot: &Snapshot, module: M, dtype: FloatDType) -> Result<Self> {
+    pub fn restore(start: Start<'_>, snapshot: &Snapshot, module: M) -> Result<Self> {
+        let Start { config, dtype, .. } = start;
         let table = ParamTable::trained(&module, |paths| config.frozen(paths))?;
         ensure!(
             table.frozen_paths() == snapshot.state.frozen,
@@ -122,15 +132,15 @@ impl<M: Model> TrainState<M> {
             table.frozen().count(),
             snapshot.state.frozen.len()
         );
-        let tensors = [&snapshot.weights, &snapshot.first_moments, &snapshot.second_moments];
-        let device = device_of(&module);
-        let [master, m, v] = tensors.map(|tensors| flat_tensor(&table, tensors, &device));
-        let average = snapshot.ema.as_ref().map(|tensors| flat_tensor(&table, tensors, &device)).transpose()?;
-
         let saved = snapshot.state.clone();
         let updates = saved.step.saturating_sub(saved.skipped_steps);
-        let setup = optimizer_setup(config, &snapshot.model, dtype, updates, saved.loss_scale);
-        let optimizer = AdamW::restored(table, [master?, m?, v?], setup, dtype);
+        let setup = optimizer_setup(start, &snapshot.model, updates, saved.loss_scale);
+        let (table, device) = (setup.groups.lay_out(table), device_of(&module));
+        let master = flat_tensor(&table, &snapshot.weights, &device)?;
+        let states = flat_states(&setup.groups, &table, &snapshot.optimizer, &device)?;
+        let average = snapshot.ema.as_ref().map(|tensors| flat_tensor(&table, tensors, &device)).transpose()?;
+
+        let optimizer = FlatOptimizer::restored(table, (master, states), setup, dtype);
         let frozen = chosen(&snapshot.weights, optimizer.table())?;
         let begun = Self::at_step_0(config, &snapshot.model, module, (optimizer, frozen), dtype);
         // A run that has kept no average so far starts one.
@@ -138,6 +148,7 @@ impl<M: Model> TrainState<M> {
         let ema = begun.ema.map(|ema| average.map_or(ema, |average| Ema::new(decay, &average)));
         Ok(Self {
             ema,
+            run: saved.run,
             step: saved.step,
             micro_steps: saved.micro_steps,
             position: saved.position,
@@ -163,7 +174,7 @@ impl<M: Model> TrainState<M> {
         config: &Config,
         shape: &TransformerConfig,
         module: M,
-        (optimizer, frozen): (AdamW, Frozen),
+        (optimizer, frozen): (FlatOptimizer, Frozen),
         dtype: FloatDType,
     ) -> Self {
         let module = frozen.put(module, optimizer.table(), dtype);
@@ -183,6 +194,7 @@ impl<M: Model> TrainState<M> {
             hiding: None,
             label_smoothing: config.train.label_smoothing,
 
+            run: None,
             step: 0,
             micro_steps: 0,
             position: Position::default(),
@@ -223,7 +235,7 @@ impl<M: Model> TrainState<M> {
     }
 
     /// Joins the other ranks, which have the same weights, to exchange what `config` says. With `train.shard_optimizer`, each keeps
-    /// only its slice of master weights and moments, if there are enough for all; with `train.sync_every` above 1, each keeps moments of its own.
+    /// only its slice of master weights and optimizer state, if there are enough for all; with `train.sync_every` above 1, each keeps a state of its own.
     ///
     /// # Errors
     /// If the outer momentum of `replicas`, which the run is continued with, does not fit the weights.
@@ -284,13 +296,12 @@ fn device_of(module: &impl Module) -> Device {
 }
 
 /// Sets up an optimizer that has made `updates`. `loss_scale` is the saved one of a run that continues.
-fn optimizer_setup<'a>(
-    config: &'a Config,
+fn optimizer_setup(
+    Start { config, groups, dtype }: Start<'_>,
     shape: &TransformerConfig,
-    dtype: FloatDType,
     updates: u64,
     loss_scale: Option<LossScale>,
-) -> AdamWSetup<'a> {
+) -> Setup {
     let LossScaleConfig { init, growth_factor, backoff_factor, growth_interval, floor } = config.train.loss_scale;
     // Backward differentiates the sum of the losses, but loss scales are chosen for their mean. The difference is
     // corrected with a power of two near the batch size, because multiplying by it is exact.
@@ -301,8 +312,9 @@ fn optimizer_setup<'a>(
         Some(_) => loss_scale.unwrap_or(LossScale { scale: init, good_steps: 0 }),
         None => LossScale { scale: 1.0, good_steps: 0 },
     };
-    AdamWSetup {
-        config: &config.optim,
+    Setup {
+        groups: groups.clone(),
+        max_grad_norm: config.optim.max_grad_norm,
         learning_rate: LearningRate::new(&config.optim, config.train.steps, shape.d_model),
         scaling,
         stops: config.train.non_finite == NonFinite::Stop,

@@ -129,6 +129,7 @@ impl<M: Model> Trainer<M> {
 
             let due = Due::after(self.state.step, ended, save_now, &self.config, &self.validation);
             if due.log {
+                self.saving.ensure_in_place()?;
                 self.reporting.end_line(self.state.step, self.gradients.take_replayed_share());
             }
             let read = self.reporting.read_lines(&mut self.state, due.validate || due.save)?; // host sync
@@ -155,6 +156,7 @@ impl<M: Model> Trainer<M> {
 
         // Wait for the save in progress: the run has finished only if it succeeds.
         self.saving.wait()?;
+        self.saving.ensure_in_place()?;
         self.state.ranks.finish()?;
         Ok(ended)
     }

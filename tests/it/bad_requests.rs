@@ -120,7 +120,7 @@ fn a_model_that_no_machine_holds_is_a_mistake_of_the_configuration() {
     too_large("model.d_model=100000000", "model.d_model 100000000 is above 1048576");
     too_large(
         "model.d_model=1000000",
-        "model.d_model makes a model whose weights, gradients and moments need at least",
+        "model.d_model makes a model whose weights, gradients and optimizer state need at least",
     );
     too_large("model.n_encoder_layers=9999999", "model.n_encoder_layers 9999999 is above 10000");
     assert!(!place.path("runs").exists(), "nothing was done");

@@ -62,16 +62,14 @@ fn what_changes_the_text_is_named() {
         ("typical_p", json!(0.9)),
         ("unheard_of", json!(1)),
     ];
-
     let of_text = [
         ("bad_words_ids", json!([[3]])),
         ("forced_bos_token_id", json!(3)),
         ("forced_eos_token_id", json!(2)),
-        ("num_beams", json!(4)),
         ("num_return_sequences", json!(2)),
     ];
-    let of_pairs = [("stop_strings", json!(["x"])), ("bad_words_ids", json!([[3, 4]]))];
 
+    let of_pairs = [("stop_strings", json!(["x"])), ("bad_words_ids", json!([[3, 4]]))];
     for (family, own) in [("llama", &of_text[..]), ("marian", &of_pairs[..])] {
         let mut given = json!({"decoder_start_token_id": 48, "eos_token_id": if family == "llama" { 2 } else { 0 }});
         both.iter().chain(own).for_each(|(key, value)| given[*key] = value.clone());
@@ -83,11 +81,89 @@ fn what_changes_the_text_is_named() {
             );
         }
     }
-
     let given = json!({"decoder_start_token_id": 48, "num_beams": 2, "repetition_penalty": 1.5, "do_sample": true});
     let imported = import(&place, "marian", &given);
     for note in ["repetition_penalty = 1.5 of", "do_sample = true of"] {
         assert!(imported.stderr.contains(note), "{note} is missing in {imported:#?}");
+    }
+}
+
+/// A note says what Kiln does instead. What Kiln forbids anyway needs none.
+#[test]
+fn tokens_that_a_folder_forbids_are_the_special_ones_or_named() {
+    let place = Workplace::new();
+    let special = json!([[0], [1], [2]]); // the last one ends texts
+
+    for (family, given, never, note) in [
+        ("llama", json!({"suppress_tokens": [0, 1]}), true, ""),
+        ("llama", json!({"bad_words_ids": special}), true, ""),
+        ("llama", json!({"suppress_tokens": [1], "bad_words_ids": [[0]]}), true, ""),
+        ("llama", json!({"suppress_tokens": [0]}), false, "note: suppress_tokens = [0] of the model folder"),
+        ("llama", json!({"suppress_tokens": [0, 1, 7]}), true, "note: suppress_tokens = [7] of the model folder"),
+        ("llama", json!({"suppress_tokens": [0, 1, 100_000]}), true, ""),
+        ("llama", json!({"bad_words_ids": [[0], [1], [3, 4]]}), true, "[[3,4]] of the model folder is not supported: "),
+        ("marian", json!({"bad_words_ids": [[48]]}), true, ""),
+        ("marian", json!({"suppress_tokens": [48, 7]}), true, "suppress_tokens = [7] of the model folder"),
+        ("marian", json!({"suppress_tokens": [7]}), false, ": texts may contain these tokens"),
+    ] {
+        let mut given = given;
+        if family == "marian" {
+            given["decoder_start_token_id"] = json!(48);
+        }
+        given["eos_token_id"] = json!(if family == "llama" { 2 } else { 0 });
+
+        let imported = import(&place, family, &given);
+        let wanted = format!("special_tokens = \"{}\"", if never { "never" } else { "allowed" });
+        assert!(place.read(&format!("runs/{family}/config.toml")).contains(&wanted), "{given}: no {wanted}");
+        assert_eq!(imported.stderr.contains("not supported"), !note.is_empty(), "{given}: {imported:#?}");
+        assert!(imported.stderr.contains(note), "{given}: {imported:#?}");
+    }
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    let place = Workplace::new();
+    for (key, value, problem) in [
+        ("temperature", json!("hot"), "temperature is \"hot\", but must be a number"),
+        ("do_sample", json!("yes"), "do_sample is \"yes\", but must be true or false"),
+        ("top_k", json!(-1), "top_k is -1, but must be a whole number"),
+        ("bad_words_ids", json!([3]), "bad_words_ids is [3], but must be a list of lists of ids"),
+        ("early_stopping", json!("always"), "early_stopping is \"always\", but must be true, false or \"never\""),
+        ("repetition_penalty", json!(-2.0), "generate.repetition_penalty -2 is not above 0"),
+        ("top_p", json!(1.5), "generate.top_p 1.5 is outside (0, 1]"),
+    ] {
+        let _ = std::fs::remove_dir_all(place.path("model"));
+        copy_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("model/fixtures/hf/llama"), &place.path("model"));
+        place.write("model/generation_config.json", json!({"do_sample": true, key: value}).to_string());
+        place.run(&["import", "model"]).refused(3, &["generation_config.json", problem]);
+    }
+}
+
+/// The texts of `transformers` 5.24, `generate(do_sample=False, max_new_tokens=8, ...)`.
+#[test]
+fn decoders_search_beams_as_transformers_does() {
+    let place = Workplace::new();
+    for (family, beams, wanted) in [
+        ("llama", json!({}), "bbbbb\u{17}bb"),
+        ("llama", json!({"num_beams": 4}), "\u{fffd}bbak\u{fffd}\u{fffd}ak\u{fffd}"),
+        ("llama", json!({"num_beams": 3, "early_stopping": true}), "bb\u{fffd}\u{fffd}bb\u{17}b"),
+        ("qwen2", json!({"num_beams": 4, "length_penalty": -1.0}), "'|~~~~~~"),
+        ("qwen2", json!({"num_beams": 3, "early_stopping": true}), "'|~'jjjj"),
+    ] {
+        let mut given = beams;
+        given["eos_token_id"] = json!(if family == "llama" { 2 } else { 0 });
+        given["max_new_tokens"] = json!(8);
+        let imported = import(&place, family, &given);
+        assert!(!imported.stderr.contains("not supported"), "{imported:#?}");
+        let run = format!("runs/{family}");
+        let generated = place.run(&["generate", &run, "--prompt", "the cat", "--json", "--device", "cpu"]).ok();
+        let generated: Value = serde_json::from_str(&generated.stdout).expect("JSON");
+        assert_eq!(generated["text"], wanted, "{family}, {given}");
+
+        let written = generation_of(&place, family);
+        for (key, value) in given.as_object().expect("keys") {
+            assert_eq!(&written[key], value, "{family}: {key}");
+        }
     }
 }
 
@@ -123,11 +199,18 @@ fn an_export_says_how_the_run_generates() {
     let place = Workplace::new();
     let given = json!({
         "eos_token_id": 2, "do_sample": true, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.1,
-        "max_new_tokens": 33,
+        "max_new_tokens": 13,
     });
     import(&place, "llama", &given);
     let written = generation_of(&place, "llama");
     given.as_object().expect("keys").iter().for_each(|(key, value)| assert_eq!(&written[key], value, "{key}"));
+
+    // The model has 24 positions: `transformers` would fail beyond them.
+    import(&place, "llama", &json!({"eos_token_id": 2, "max_new_tokens": 33}));
+    let written = generation_of(&place, "llama");
+    assert_eq!((&written["max_length"], &written["max_new_tokens"]), (&json!(24), &Value::Null), "{written}");
+    let again = import(&place, "llama", &written);
+    assert!(!again.stderr.contains("max_length"), "{again:#?}");
 
     import(&place, "llama", &json!({"eos_token_id": 2, "temperature": 0.7}));
     let written = generation_of(&place, "llama");

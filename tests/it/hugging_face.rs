@@ -277,7 +277,7 @@ fn folders_that_do_not_fit_are_refused() {
     change("activation", "bert", &|dir| config(dir, "\"gelu\"", "\"quick_gelu\""))
         .refused(3, &["hidden_act \"quick_gelu\" is not supported; supported: gelu, gelu_new, relu"]);
     change("rope", "llama", &|dir| config(dir, "\"rope_type\": \"default\"", "\"rope_type\": \"yarn\""))
-        .refused(3, &["rope_parameters of type \"yarn\" is not supported"]);
+        .refused(3, &["rope_parameters.factor is missing or not a number; rotary positions of type yarn need it"]);
     change("layers", "bert", &|dir| config(dir, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1")).refused(
         3,
         &["extra: bert.encoder.layer.1.attention.output.dense.bias [32]", "extra: bert.encoder.layer.1.output"],

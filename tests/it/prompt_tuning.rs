@@ -59,6 +59,9 @@ fn a_prompt_is_trained_resumed_used_exported_and_read_back() {
         assert!(trained.stderr.contains(part), "{part}: {trained:#?}");
     }
     assert!(nll(&place, "runs/tuned") < nll(&place, "runs/llama"));
+    place
+        .run(&["evaluate", "runs/tuned", "--data", "text.txt", "--packing", "documents", "--device", "cpu"])
+        .refused(2, &["data.text.packing = \"documents\" puts several texts into one"]);
 
     // From the checkpoint in the middle, the same bits.
     copy_folder(&place.path("runs/tuned"), &place.path("runs/again"));

@@ -59,8 +59,11 @@ fn weights(place: &Workplace, run: &str) -> Vec<u8> {
 
 #[test]
 fn generate_says_when_the_best_weights_are_not_the_newest() {
-    let place = trained("lm");
-    place.write("runs/a/checkpoints/best", "step-00000006\n");
+    let place = place();
+    let steps =
+        ["train.steps=12", "train.save_every=6", "train.validate_every=6", "optim.warmup_steps=11", "optim.lr=1.0"];
+    train(&place, "lm", &[&["--run", "runs/a"], &steps.map(|set| ["--set", set]).concat()[..]].concat()).ok();
+    assert_eq!(place.read("runs/a/checkpoints/best"), "step-00000006\n", "a rate at which the model gets worse");
     let generate = ["generate", "runs/a", "--device", "cpu", "--max-new-tokens", "2", "--prompt", "The old man"];
     let note = "note: the best checkpoint is used, step 6; --checkpoint last takes step 12";
     assert!(place.run(&generate).ok().stderr.contains(note));
@@ -114,6 +117,47 @@ fn a_language_model_is_trained_scored_and_written_with() {
     for how in [&["--greedy"][..], &["--beam", "3"], &["--temperature", "0.5", "--top-k", "5"]] {
         place.run(&[&generate[..], &["--prompt", "He", "--stop", "."], how].concat()).ok();
     }
+}
+
+#[test]
+fn documents_are_scored_packed_or_in_rows_of_their_own() {
+    let place = trained("lm");
+    let long = "The old man looked at the river and at the boats, and there was nobody on the water. ".repeat(3);
+    let documents: Vec<&str> = TEXT.split_terminator("\n\n").collect();
+    let scored = |text: &str, more: &[&str]| -> Value {
+        place.write("scored.txt", text);
+        let evaluate = ["evaluate", "runs/a", "--device", "cpu", "--data", "scored.txt", "--json"];
+        serde_json::from_str(&place.run(&[&evaluate[..], more].concat()).ok().stdout).expect("JSON")
+    };
+    let number = |scores: &Value, key: &str| scores[key].as_f64().expect("a number");
+
+    // What the model makes of each document when nothing else is there.
+    let alone: Vec<Value> = documents.iter().map(|document| scored(document, &[])).collect();
+    let tokens: f64 = alone.iter().map(|scores| number(scores, "target_tokens")).sum();
+    let nll = alone.iter().map(|scores| number(scores, "nll") * number(scores, "target_tokens")).sum::<f64>() / tokens;
+    let in_rows = scored(TEXT, &["--packing", "sentences"]);
+    assert_eq!(number(&in_rows, "target_tokens"), tokens);
+    assert!((number(&in_rows, "nll") - nll).abs() < 1e-6, "{in_rows}, wanted {nll}");
+    assert_eq!((&in_rows["packing"], &in_rows["n_documents"]), (&"sentences".into(), &documents.len().into()));
+    assert_eq!((&in_rows["n_longer_than_row"], &in_rows["seq_len"]), (&0.into(), &48.into()));
+
+    for (packing, more) in [("documents", &[][..]), ("stream", &["--packing", "stream"])] {
+        let other = scored(TEXT, more);
+        assert_eq!(other["packing"], packing);
+        assert_eq!(other["target_tokens"], in_rows["target_tokens"]);
+        assert!((number(&other, "nll") - nll).abs() > 1e-5, "documents are cut: {other}");
+    }
+    place.write("scored.txt", format!("{TEXT}{long}\n"));
+    let evaluate = ["evaluate", "runs/a", "--device", "cpu", "--data", "scored.txt"];
+    let lines = place.run(&[&evaluate[..], &["--packing", "sentences"]].concat()).ok().stdout;
+    let wanted =
+        "each document in a row of its own, of at most 48 tokens  (documents: 4, 1 longer than a row, so cut)\n";
+    assert!(lines.contains(wanted), "{lines}");
+    let lines = place.run(&evaluate).ok().stdout;
+    assert!(lines.contains("packed into rows of 48 tokens, cut where a row ends  (documents: 4, 1 longer"), "{lines}");
+
+    let rows = ["--packing", "rows"];
+    place.run(&[&evaluate[..], &rows].concat()).refused(2, &["use documents, stream or sentences"]);
 }
 
 #[test]
@@ -227,8 +271,14 @@ fn a_run_is_asked_for_what_its_task_can_do() {
         .refused(2, &["task = \"lm\"", "does not fill in hidden tokens", "kiln generate"]);
     lm.run(&["evaluate", "runs/a", "--device", "cpu", "--hypotheses", "x"])
         .refused(2, &["applies to translations only"]);
+
+    let packing = ["--device", "cpu", "--packing", "sentences"];
+    let masked = mlm.run(&[&["evaluate", "runs/a"], &packing[..]].concat()).ok();
+    assert!(masked.stdout.contains("each document in a row of its own"), "{masked:#?}");
+
     let translation = Workplace::new();
     translation.train(&["--run", "runs/t", "--set", "train.steps=6"]).ok();
+    translation.run(&[&["evaluate", "runs/t"], &packing[..]].concat()).refused(2, &["--packing", "reads pairs"]);
     translation
         .run(&["generate", "runs/t", "--device", "cpu", "--prompt", "x"])
         .refused(2, &["task = \"translation\"", "use kiln translate"]);

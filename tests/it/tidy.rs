@@ -4,11 +4,13 @@
 //! tidy` writes that list anew; `KILN_TIDY=table cargo test --test it tidy -- --nocapture` prints the tree in numbers.
 
 mod documents;
+mod files;
 mod keys;
 mod lists;
 mod locks;
 mod modules;
 mod phrases;
+mod printing;
 mod scan;
 pub(crate) mod tree;
 

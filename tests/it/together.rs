@@ -67,3 +67,14 @@ fn a_mistake_is_told_once_and_ends_all_ranks() {
     let ran = ran.refused(3, &["line 2 of stdin is not UTF-8"]);
     assert_eq!(ran.stderr.matches("is not UTF-8").count(), 1, "{}", ran.stderr);
 }
+
+#[test]
+fn a_dry_run_on_several_devices_shows_what_each_would_do() {
+    let place = Workplace::new();
+    let alone = place.run(&["train", "--dry-run", "--device", "cpu"]).ok();
+    let ran = place.run(&[&["train", "--dry-run"], &DEVICES[..]].concat()).ok();
+    assert_eq!(ran.stdout.lines().count(), alone.stdout.lines().count(), "{ran:#?}");
+    assert!(!ran.stderr.contains("ended before"), "{ran:#?}");
+    let ran = place.run(&[&["train", "--dry-run", "--set", "data.train=nothing.txt"], &DEVICES[..]].concat());
+    assert!(ran.code == 2 && ran.stderr.matches("error: ").count() == 1, "{ran:#?}");
+}

@@ -12,6 +12,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::corpus::Example;
 use crate::error::{Error, Result};
+use crate::files::{read_file, write_fresh};
 use crate::sampler::below;
 use crate::tokenizer::TokenizerConfig;
 
@@ -147,13 +148,13 @@ pub fn jsonl(examples: &[Example]) -> Vec<u8> {
 /// Writes rows as JSONL, see [`jsonl`], unless the file has exactly this content.
 pub fn write_jsonl(path: &Path, examples: &[Example]) -> Result<()> {
     let text = jsonl(examples);
-    if std::fs::read(path).is_ok_and(|there| there == text) {
+    if read_file(path).is_ok_and(|there| there == text) {
         return Ok(());
     }
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(Error::io(folder, "creating the folder"))?;
     }
-    std::fs::write(path, text).map_err(Error::io(path, "writing the built-in task"))
+    write_fresh(path, &text).map_err(Error::io(path, "writing the built-in task"))
 }
 
 fn example(number: u64) -> Example {

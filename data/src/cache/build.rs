@@ -10,6 +10,7 @@ use super::format::{CacheKind, Header, NOT_A_CACHE};
 use super::write::Writer;
 use crate::corpus::{Learn, PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
 use crate::error::{Error, Result};
+use crate::files::open_own;
 use crate::tokenizer::{ChatEncoder, ChatTemplate, PairTokenizers, TextTokenizer};
 
 /// A cache that is ready to use.
@@ -158,7 +159,13 @@ fn open_or_build(
     }
     // Locking fails in read-only folders and on some network file systems. An existing cache is usable nevertheless,
     // and two builders at worst do the same work twice.
-    let lock = File::create(with_suffix(path, ".lock"));
+    let lock = open_own(&with_suffix(path, ".lock"));
+    if let Err(error) = &lock
+        && error.kind() == std::io::ErrorKind::InvalidInput
+    {
+        let problem = format!("the lock {}: {error}", with_suffix(path, ".lock").display());
+        return Err(Error::Invalid(problem));
+    }
     let _ = lock.as_ref().map(File::lock);
 
     let (corpus_hash, ledger) = fingerprint(&Ledger::read(path))?;
@@ -178,8 +185,8 @@ fn open_or_build(
         };
         build(path, header, check, write, &unchanged)?;
     }
-    ledger.write(path);
     let cache = TokenCache::open(path)?;
+    ledger.write(path, cache.fingerprint());
     check(cache.report())?;
     Ok(Prepared { cache, built_because })
 }

@@ -69,6 +69,7 @@ impl<'a> PairBlockEncoder<'a> {
         }
         self.encoder.count_unknown_source(&pair.source, &self.source, &mut encoded.report.unknown)?;
         self.encoder.count_unknown_target(&pair.target, &self.target, &mut encoded.report.unknown)?;
+        encoded.report.spelled += self.encoder.count_spelled(&pair.source, &pair.target);
         encoded.extend(&self.source, self.narrow);
         encoded.extend(&self.target, self.narrow);
         encoded.rows.push((self.source.len() as u32, (self.source.len() + self.target.len()) as u32));
@@ -99,6 +100,7 @@ impl<'a> TextBlockEncoder<'a> {
                     self.ids.clear();
                     self.encoder.encode(&text, &mut self.ids)?;
                     self.encoder.count_unknown(&text, &self.ids, &mut encoded.report.unknown)?;
+                    encoded.report.spelled += self.encoder.count_spelled(&text);
                     let nothing = self.ids.is_empty() && !continues;
                     nothing.then(|| RowProblem::Malformed("the document has no tokens after normalization".into()))
                 }

@@ -2,7 +2,6 @@
 //! before are not read again.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,8 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
+use super::TokenCache;
 use crate::corpus::{CorpusInput, PairCorpus, TextCorpus, TextFile, TextFormat};
 use crate::error::{Error, Result};
+use crate::files::{open_file, read_file, write_fresh};
 
 /// A file that changed less than this before it was hashed could change again without a new time stamp.
 const SETTLED: Duration = Duration::from_secs(2);
@@ -29,7 +30,10 @@ pub(super) struct SeenFile {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Ledger {
     files: Vec<SeenFile>,
-    /// BLAKE3 hash of `files` as compact JSON. Absent in the ledgers of earlier versions.
+    /// Fingerprint of the cache that was made of them. Absent in the ledgers of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    cache: Option<String>,
+    /// BLAKE3 hash of `files` as compact JSON, and of `cache`. Absent in the ledgers of earlier versions.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     digest: Option<String>,
 }
@@ -44,19 +48,23 @@ impl Ledger {
 
     /// Reads the ledger of the last run; empty if there is none, or if it is damaged or cannot be read.
     pub(super) fn read(cache: &Path) -> Self {
-        let found = std::fs::read(Self::path(cache)).ok().and_then(|json| serde_json::from_slice::<Self>(&json).ok());
+        let found = read_file(&Self::path(cache)).ok().and_then(|json| serde_json::from_slice::<Self>(&json).ok());
         found.filter(|ledger| ledger.is_sound() != Some(false)).unwrap_or_default()
     }
 
     /// Replaces the ledger. Ignores failures: the next run then hashes the files again.
-    pub(super) fn write(&self, cache: &Path) {
-        let with_digest = Self { digest: Some(self.computed_digest()), ..self.clone() };
+    pub(super) fn write(&self, path: &Path, fingerprint: String) {
+        let of_cache = Self { cache: Some(fingerprint), ..self.clone() };
+        let with_digest = Self { digest: Some(of_cache.computed_digest()), ..of_cache };
         let json = serde_json::to_vec_pretty(&with_digest).expect("plain data");
-        let _ = std::fs::write(Self::path(cache), json);
+        let _ = write_fresh(&Self::path(path), &json);
     }
 
     fn computed_digest(&self) -> String {
-        blake3::hash(&serde_json::to_vec(&self.files).expect("plain data")).to_hex().to_string()
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&serde_json::to_vec(&self.files).expect("plain data"));
+        hasher.update(self.cache.as_deref().unwrap_or_default().as_bytes());
+        hasher.finalize().to_hex().to_string()
     }
 
     /// Returns whether the ledger is as it was written; `None` if it does not say.
@@ -76,12 +84,35 @@ impl Ledger {
 ///
 /// If it cannot be read or was damaged.
 pub fn verify_file_record(path: &Path) -> Result<bool> {
-    let json = std::fs::read(path).map_err(Error::io(path, "reading"))?;
+    sound_ledger(path).map(|ledger| ledger.digest.is_some())
+}
+
+/// Refuses a cache in whose place another one was made of the text files, according to the record next to it,
+/// `CACHE.files.json`. The records of earlier versions do not say it.
+///
+/// # Errors
+///
+/// If the record is missing, was damaged, or belongs to another cache.
+pub fn verify_record_of(cache: &TokenCache) -> Result<()> {
+    let path = Ledger::path(cache.path());
+    if !path.exists() {
+        return Err(Error::cache(&path, "the record of the text files behind the cache is missing"));
+    }
+    match sound_ledger(&path)?.cache {
+        Some(recorded) if recorded != cache.fingerprint() => {
+            Err(Error::cache(cache.path(), "it holds another text than the one that was prepared here"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn sound_ledger(path: &Path) -> Result<Ledger> {
+    let json = read_file(path).map_err(Error::io(path, "reading"))?;
     let ledger: Ledger = serde_json::from_slice(&json)
         .map_err(|e| Error::cache(path, format!("its record of files is damaged ({e})")))?;
     match ledger.is_sound() {
         Some(false) => Err(Error::cache(path, "its record of files differs from the one that was written")),
-        found => Ok(found.is_some()),
+        _ => Ok(ledger),
     }
 }
 
@@ -145,7 +176,7 @@ fn hash_file(path: &Path, seen_before: &HashMap<&Path, &SeenFile>) -> Result<(Ha
         return Ok((hash, Some((*seen).clone())));
     }
 
-    let mut file = File::open(path).map_err(Error::io(path, "opening the corpus"))?;
+    let mut file = open_file(path).map_err(Error::io(path, "opening the corpus"))?;
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
     loop {

@@ -1,11 +1,11 @@
 //! A file as a slice of memory: the only `unsafe` of this crate.
 
-use std::fs::File;
 use std::path::Path;
 
 use memmap2::Mmap;
 
 use crate::error::{Error, Result};
+use crate::files::open_file;
 
 /// A file mapped read-only.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct MappedFile {
 impl MappedFile {
     /// Maps a whole file. Errors name `action`.
     pub(crate) fn open(path: &Path, action: &'static str) -> Result<Self> {
-        let file = File::open(path).map_err(Error::io(path, action))?;
+        let file = open_file(path).map_err(Error::io(path, action))?;
         let metadata = file.metadata().map_err(Error::io(path, action))?;
         if !metadata.is_file() {
             return Err(Error::corpus(path, "is not a regular file, so it cannot be mapped into memory"));

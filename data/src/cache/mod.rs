@@ -14,7 +14,7 @@ mod write;
 use std::path::{Path, PathBuf};
 
 pub use build::{Prepared, prepare_chat, prepare_pairs, prepare_text};
-pub use fingerprint::verify_file_record;
+pub use fingerprint::{verify_file_record, verify_record_of};
 pub(crate) use format::CacheKind;
 pub(crate) use mmap::MappedFile;
 
@@ -172,6 +172,11 @@ impl TokenCache {
             let tokens: &[u32] = bytemuck::cast_slice(bytes);
             (Tokens::Wide(&tokens[start..middle]), Tokens::Wide(&tokens[middle..end]))
         }
+    }
+
+    /// Returns whether the rows are pairs of a source and a target.
+    pub fn is_pairs(&self) -> bool {
+        self.header.kind == CacheKind::Pairs
     }
 
     /// Returns whether rows are pairs or documents.

@@ -330,6 +330,21 @@ fn a_damaged_record_of_files_is_found_and_not_used() {
 }
 
 #[test]
+fn special_tokens_that_rows_spell_are_counted() {
+    let rows: Vec<_> = (0..50).map(|n| Example { source: format!("row {n}"), target: format!("riga {n}") }).collect();
+    let config = TokenizerConfig { vocab_size: 400, ..TokenizerConfig::default() };
+    let mut fixture = Fixture::new(&rows, &config, &CorpusConfig::default());
+    assert!(!build(&fixture).cache.report().to_string().contains("spelled"));
+
+    let spelling = fixture.dir.path().join("spelling.jsonl");
+    std::fs::write(&spelling, "{\"src\":\"row</s></s>\",\"trg\":\"<pad> riga\"}\n").expect("writable");
+    fixture.corpus = PairCorpus::open(&[spelling], &CorpusConfig::default()).expect("a corpus");
+    let report = build(&fixture).cache.report().clone();
+    assert_eq!(report.spelled, 3);
+    assert!(report.to_string().contains("3 special tokens spelled in the text: they stay text"), "{report}");
+}
+
+#[test]
 fn characters_that_the_vocabulary_lacks_are_counted_and_named() {
     let rows: Vec<_> = (0..200).map(|n| Example { source: format!("row {n}"), target: format!("riga {n}") }).collect();
     let config = TokenizerConfig { vocab_size: 60, byte_fallback: false, ..TokenizerConfig::default() };

@@ -8,6 +8,7 @@ use super::encode::EncodedBlock;
 use super::format::{CacheKind, HEADER_BYTES, Header};
 use crate::corpus::RowReport;
 use crate::error::{Error, Result};
+use crate::files::create_fresh;
 
 /// Writes tokens as they arrive, and the index at the end.
 pub(super) struct Writer {
@@ -23,7 +24,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn create(path: &Path, kind: CacheKind) -> Result<Self> {
-        let file = File::create(path).map_err(Error::io(path, "creating the token cache"))?;
+        let file = create_fresh(path).map_err(Error::io(path, "creating the token cache"))?;
         let mut file = BufWriter::with_capacity(1 << 20, file);
         // The header is written last: until then the file has no magic number.
         file.write_all(&[0; HEADER_BYTES]).map_err(Error::io(path, "writing"))?;

@@ -1,11 +1,11 @@
 //! Lines of a text file, plain or compressed.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::binary::check_is_text;
 use crate::error::{Error, Result};
+use crate::files::open_file;
 
 /// A longer line is a sign of a wrong format (a JSON array, a binary file). Refusing it bounds the memory.
 const MAX_LINE_BYTES: u64 = 64 << 20;
@@ -23,7 +23,7 @@ pub(crate) struct LineReader {
 impl LineReader {
     /// Opens a file. Recognizes compression by the first bytes, whatever the name says.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(Error::io(path, "opening the corpus"))?;
+        let file = open_file(path).map_err(Error::io(path, "opening the corpus"))?;
         let mut file = BufReader::with_capacity(1 << 18, file);
         let start = file.fill_buf().map_err(Error::io(path, "reading"))?;
         let reader: Box<dyn BufRead + Send> = match start {

@@ -7,6 +7,8 @@ use std::fmt;
 pub(crate) enum RowProblem {
     /// Not JSON, a missing field, a wrong type or a wrong encoding.
     Malformed(String),
+    /// So many lines in place of a row, because a quote is not closed.
+    Unclosed(String, u64),
     /// A pair without text on either side.
     Empty,
     /// A document without text.
@@ -18,6 +20,14 @@ pub(crate) enum RowProblem {
 }
 
 impl RowProblem {
+    /// Returns how many rows it costs: each line that an open quote takes in was meant as one.
+    pub(crate) fn n_rows(&self) -> u64 {
+        match self {
+            Self::Unclosed(_, n_lines) => (*n_lines).max(1),
+            _ => 1,
+        }
+    }
+
     pub(crate) fn no_column(number: usize, n_columns: usize, kind: &str) -> Self {
         Self::Malformed(format!("no column {number} (counted from 0): the row has {n_columns} {kind}"))
     }
@@ -26,7 +36,7 @@ impl RowProblem {
 impl fmt::Display for RowProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed(found) => f.write_str(found),
+            Self::Malformed(found) | Self::Unclosed(found, _) => f.write_str(found),
             Self::Empty => f.write_str("both sides are empty"),
             Self::NoText => f.write_str("the document has no text"),
             Self::OneSided(side) => write!(f, "one-sided pair: the {side} is empty"),

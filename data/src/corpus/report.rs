@@ -10,7 +10,7 @@ use super::unknown::Unknown;
 use crate::error::{Error, Result};
 
 /// Rows that a report shows of each kind of problem.
-const SHOWN_PER_KIND: u64 = 3;
+const SHOWN_PER_KIND: usize = 3;
 
 /// An unusable row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +44,8 @@ pub enum BadRowKind {
 pub struct RowReport {
     /// Usable rows.
     pub kept: u64,
-    /// Unreadable rows: broken JSON, a missing field, a wrong type or a wrong encoding.
+    /// Unreadable rows: broken JSON, a missing field, a wrong type or a wrong encoding; and the lines that an open quote of a
+    /// table takes in.
     pub malformed: u64,
     /// Rows without text.
     pub empty: u64,
@@ -57,6 +58,17 @@ pub struct RowReport {
     /// What the vocabulary cannot spell in the usable rows. Empty before they are tokenized.
     #[serde(default, skip_serializing_if = "Unknown::is_empty")]
     pub unknown: Unknown,
+    /// Special tokens that the usable rows spell; they stay text.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spelled: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+fn n_shown(shown: &[BadRow], kind: BadRowKind) -> usize {
+    shown.iter().filter(|row| row.kind == kind).count()
 }
 
 impl RowReport {
@@ -76,31 +88,28 @@ impl RowReport {
 
     pub(crate) fn add_bad(&mut self, file: &Path, line: u64, problem: &RowProblem) {
         let (count, kind) = match problem {
-            RowProblem::Malformed(_) => (&mut self.malformed, BadRowKind::Malformed),
+            RowProblem::Malformed(_) | RowProblem::Unclosed(..) => (&mut self.malformed, BadRowKind::Malformed),
             RowProblem::Empty | RowProblem::NoText => (&mut self.empty, BadRowKind::Empty),
             RowProblem::OneSided(_) => (&mut self.one_sided, BadRowKind::OneSided),
             RowProblem::OverLong(_) => (&mut self.over_long, BadRowKind::OverLong),
         };
-        *count += 1;
-        if *count <= SHOWN_PER_KIND {
+        *count += problem.n_rows();
+        if n_shown(&self.shown, kind) < SHOWN_PER_KIND {
             self.shown.push(BadRow { file: file.into(), line, kind, problem: problem.to_string() });
         }
     }
 
     /// Adds the counts of later rows.
     pub(crate) fn merge(&mut self, later: Self) {
-        let before = [self.malformed, self.empty, self.one_sided, self.over_long];
         self.kept += later.kept;
         self.malformed += later.malformed;
         self.empty += later.empty;
         self.one_sided += later.one_sided;
         self.over_long += later.over_long;
         self.unknown.merge(later.unknown);
-        let mut seen = before;
+        self.spelled += later.spelled;
         for row in later.shown {
-            let kind = row.kind as usize;
-            seen[kind] += 1;
-            if seen[kind] <= SHOWN_PER_KIND {
+            if n_shown(&self.shown, row.kind) < SHOWN_PER_KIND {
                 self.shown.push(row);
             }
         }
@@ -143,6 +152,10 @@ impl fmt::Display for RowReport {
         }
         if !self.unknown.is_empty() {
             write!(f, "\n  {}", self.unknown)?;
+        }
+        if self.spelled > 0 {
+            let (s, it) = if self.spelled == 1 { ("", "it stays") } else { ("s", "they stay") };
+            write!(f, "\n  {} special token{s} spelled in the text: {it} text", self.spelled)?;
         }
         Ok(())
     }

@@ -168,6 +168,11 @@ impl TextSource {
         }
     }
 
+    /// Returns the number of documents that no single row has room for.
+    pub fn n_longer_than_row(&self) -> u64 {
+        (0..self.cache.n_rows()).filter(|document| self.places(*document) > self.seq_len as u64).count() as u64
+    }
+
     /// Returns the share of padding among the tokens of an epoch, in [0, 1).
     pub fn padding_ratio(&self) -> f64 {
         match &self.rows {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use tokenizers::Tokenizer;
 
+use super::guard;
 use super::vocabulary::not_a_tokenizer;
 use crate::error::Result;
 
@@ -16,7 +17,7 @@ const TEXTS: [&str; 4] = ["a", "1", ".", "\u{3042}"];
 ///
 /// If `json` is not a tokenizer.
 pub fn tokens_around(json: &str) -> Result<Option<(Vec<u32>, Vec<u32>)>> {
-    around(&mut json.parse().map_err(|e| not_a_tokenizer(None, &e))?, None)
+    around(&mut guard::read(json).map_err(|e| not_a_tokenizer(None, &e))?, None)
 }
 
 /// Returns the ids in front of and behind a text; `None` if the tokenizer has no post-processor.
@@ -27,7 +28,7 @@ pub(super) fn around(tokenizer: &mut Tokenizer, path: Option<&Path>) -> Result<O
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|e| not_a_tokenizer(path, &e))?;
     for text in TEXTS {
-        let encoding = tokenizer.encode(text, true).map_err(|e| not_a_tokenizer(path, &e))?;
+        let encoding = guard::encode(tokenizer, text).map_err(|e| not_a_tokenizer(path, &e))?;
         let (ids, special) = (encoding.get_ids(), encoding.get_special_tokens_mask());
         if special.iter().all(|special| *special == 1) {
             // The text has no token, so the front and the back cannot be distinguished.

@@ -58,6 +58,11 @@ impl SideEncoder {
         Ok(())
     }
 
+    /// Returns how many control tokens a text spells; its ids have none of them.
+    pub(super) fn count_controls(&self, text: &str) -> u64 {
+        self.vocabulary.count_controls(text)
+    }
+
     /// Counts the unknown tokens in `ids`, the ids of `text`, and the characters that the vocabulary lacks.
     pub(super) fn count_unknown(&mut self, text: &str, ids: &[u32], counts: &mut Unknown) -> Result<()> {
         let tokens = ids.iter().filter(|id| self.vocabulary.is_unknown(**id)).count();
@@ -71,7 +76,11 @@ impl SideEncoder {
     /// Counts the characters of a text that the vocabulary lacks, whether they become unknown tokens or bytes.
     pub(super) fn count_lacking(&mut self, text: &str, counts: &mut CharacterCounts) -> Result<()> {
         let Self { vocabulary, lacking, .. } = self;
-        for character in vocabulary.normalized(text)?.chars().filter(|character| !character.is_whitespace()) {
+        for character in vocabulary
+            .normalized(&vocabulary.without_symbols(text))?
+            .chars()
+            .filter(|character| !character.is_whitespace())
+        {
             let is_lacking = match lacking.get(&character) {
                 Some(known) => *known,
                 None => {
@@ -123,7 +132,8 @@ impl SideEncoder {
                 }
                 matches_and_gaps(pattern, &normalized, each);
             }
-            Pieces::Prefixed { meta } => {
+            Pieces::PrefixedOnce { meta } if text.starts_with([' ', *meta]) => return Ok(false),
+            Pieces::Prefixed { meta } | Pieces::PrefixedOnce { meta } => {
                 let normalized = with_meta(text, *meta);
                 if vocabulary.holds_added_token(text) || vocabulary.holds_added_token(&normalized) {
                     return Ok(false);

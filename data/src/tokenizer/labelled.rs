@@ -4,6 +4,7 @@ use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use super::TextTokenizer;
+use super::guard;
 use super::text::TextEncoder;
 use super::vocabulary::not_a_tokenizer;
 use crate::corpus::{LabelledInput, Unknown};
@@ -252,13 +253,13 @@ fn longest_first([a, b]: [usize; 2], room: usize) -> [usize; 2] {
 fn templates(tokenizer: &TextTokenizer, (before, behind): (Vec<u32>, Vec<u32>)) -> Result<(Template<2>, Template<3>)> {
     /// Texts to try: a vocabulary may lack any letter.
     const TEXTS: [&str; 4] = ["a", "1", ".", "\u{3042}"];
-    let mut whole: Tokenizer = tokenizer.json().parse().map_err(|e| not_a_tokenizer(None, &e))?;
+    let mut whole: Tokenizer = guard::read(tokenizer.json()).map_err(|e| not_a_tokenizer(None, &e))?;
     if whole.get_post_processor().is_some() {
         whole.with_padding(None);
         whole.with_truncation(None).map_err(|e| not_a_tokenizer(None, &e))?;
         for text in TEXTS {
-            let single = whole.encode(text, true).map_err(|e| not_a_tokenizer(None, &e))?;
-            let pair = whole.encode((text, text), true).map_err(|e| not_a_tokenizer(None, &e))?;
+            let single = guard::encode(&whole, text).map_err(|e| not_a_tokenizer(None, &e))?;
+            let pair = guard::encode(&whole, (text, text)).map_err(|e| not_a_tokenizer(None, &e))?;
             if let (Some(single), Some(pair)) = (Template::of(&single), Template::of(&pair)) {
                 return Ok((single, pair));
             }

@@ -35,7 +35,7 @@ impl MaskedEncoder {
         let others = COMMON_MASKS.iter().copied().filter(|other| *other != name && tokenizer.id(other).is_none());
         let spellings = [name].into_iter().chain(others).map(str::to_owned).collect();
 
-        let parts = with_readable_mask(tokenizer.json(), name, mask)?;
+        let parts = with_readable_mask(tokenizer.json(), name, mask, tokenizer.mask_settings())?;
         let continues = parts["model"]["continuing_subword_prefix"].as_str().filter(|mark| !mark.is_empty());
         let continues = continues.map(str::to_owned);
         let controls: Vec<&str> = tokenizer.special_names().into_iter().filter(|other| *other != name).collect();
@@ -99,13 +99,15 @@ impl MaskedEncoder {
     }
 }
 
-/// Makes the mask an added token that is found in texts. It takes the white space in front of it: the space belongs to
-/// the hidden word in vocabularies that write spaces into tokens.
-fn with_readable_mask(json: &str, name: &str, id: u32) -> Result<Value> {
+/// Makes the mask an added token that is found in texts. The settings of a published tokenizer stay, so that texts have the ids that
+/// they have in `transformers`. Without them the mask takes the white space in front of it: the space belongs to the hidden word in
+/// vocabularies that write spaces into tokens.
+fn with_readable_mask(json: &str, name: &str, id: u32, settings: Option<&Value>) -> Result<Value> {
     let mut parts: Value = serde_json::from_str(json).map_err(|e| not_a_tokenizer(None, &e))?;
+    let flag = |key: &str, without: bool| settings.map_or(without, |settings| settings[key] == Value::Bool(true));
     let readable = json!({
-        "id": id, "content": name, "single_word": false, "lstrip": true, "rstrip": false, "normalized": false,
-        "special": false,
+        "id": id, "content": name, "single_word": flag("single_word", false), "lstrip": flag("lstrip", true),
+        "rstrip": flag("rstrip", false), "normalized": flag("normalized", false), "special": false,
     });
     let added = parts["added_tokens"].as_array().cloned().unwrap_or_default();
     let (mut added, behind): (Vec<Value>, Vec<Value>) =
@@ -114,8 +116,10 @@ fn with_readable_mask(json: &str, name: &str, id: u32) -> Result<Value> {
     added.extend(behind);
     parts["added_tokens"] = added.into();
 
-    // Masks cut a text into parts, and only the first part begins with a new word.
-    prepend_to_first(&mut parts["pre_tokenizer"]);
+    // Masks cut a text into parts. In rows of training only the first part begins with a new word.
+    if settings.is_none() {
+        prepend_to_first(&mut parts["pre_tokenizer"]);
+    }
     Ok(parts)
 }
 

@@ -9,6 +9,8 @@ mod chat;
 mod config;
 mod conversations;
 mod encoder;
+mod folder;
+mod guard;
 mod labelled;
 mod m2m100;
 mod marian;
@@ -28,6 +30,7 @@ pub use around::tokens_around;
 pub(crate) use chat::{ChatEncoder, FLAG};
 pub use chat::{ChatTemplate, SpecialEncoder, TemplateError, chat_template_next_to, read_chat_template};
 pub use config::{Normalization, TokenizerConfig, TokenizerKind};
+pub use folder::FolderTokenizer;
 pub use labelled::{LabelledEncoder, LabelledRow};
 pub use m2m100::M2m100Files;
 pub use marian::MarianFiles;
@@ -48,6 +51,8 @@ const SOURCE_FILE: &str = "source.tokenizer.json";
 const TARGET_FILE: &str = "target.tokenizer.json";
 /// Spellings of the special tokens.
 const NAMES_FILE: &str = "tokenizer_config.json";
+/// Its key for what a published tokenizer says to other programs.
+const PUBLISHED: &str = "published";
 
 /// Fails with all `problems`, if there are any.
 fn refuse(problems: Vec<String>) -> Result<()> {

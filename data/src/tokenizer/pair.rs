@@ -10,6 +10,7 @@ use super::vocabulary::Vocabulary;
 use super::{JOINT_FILE, NAMES_FILE, SOURCE_FILE, TARGET_FILE, TokenizerConfig, refuse, train};
 use crate::corpus::{CharacterCounts, Example, PairCorpus, Unknown};
 use crate::error::{Error, Result};
+use crate::files::{read_file, write_fresh};
 
 /// The vocabularies of both sides of pairs. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -79,7 +80,7 @@ impl PairTokenizers {
     /// Loads the files that [`PairTokenizers::save`] wrote.
     pub fn load_dir(dir: &Path) -> Result<Self> {
         let names_file = dir.join(NAMES_FILE);
-        let names = match std::fs::read(&names_file) {
+        let names = match read_file(&names_file) {
             Ok(json) => serde_json::from_slice(&json)
                 .map_err(|e| Error::tokenizer(Some(&names_file), format!("has no valid special tokens: {e}")))?,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => SpecialNames::from(&TokenizerConfig::default()),
@@ -104,7 +105,8 @@ impl PairTokenizers {
             let Stored { json, model } = read(path)?;
             let (json, added) = add_missing_tokens(json, path, &names, add_missing)?;
             let vocabulary = Vocabulary::parse(json, Some(path), &names.all(), Some(&names.unk_token))?;
-            let vocabulary = Stored::attach(model, vocabulary, Some(path))?;
+            let controls: Vec<u32> = names.all().iter().filter_map(|token| vocabulary.id(token)).collect();
+            let vocabulary = Stored::attach(model, vocabulary, Some(path), &controls)?;
             names.ids(&vocabulary, Some(path))?;
             Ok::<_, Error>((Arc::new(vocabulary), added))
         };
@@ -136,7 +138,7 @@ impl PairTokenizers {
     pub fn save(&self, dir: &Path) -> Result<()> {
         let write = |name: &str, text: &str| {
             let path = dir.join(name);
-            std::fs::write(&path, text).map_err(Error::io(path, "writing the tokenizer"))
+            write_fresh(&path, text.as_bytes()).map_err(Error::io(path, "writing the tokenizer"))
         };
         let sides = match self.is_joint() {
             true => vec![(JOINT_FILE, &self.source)],
@@ -195,7 +197,7 @@ impl PairTokenizers {
 
     pub(crate) fn fingerprint_hash(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&serde_json::to_vec(&self.names).expect("four strings"));
+        hasher.update(&serde_json::to_vec(&self.names.unpublished()).expect("four strings"));
         self.source.hash_into(&mut hasher);
         if !self.is_joint() {
             hasher.update(&[0]);
@@ -305,6 +307,11 @@ impl PairEncoder {
 
     fn target_side(&mut self) -> &mut SideEncoder {
         self.target.as_mut().unwrap_or(&mut self.source)
+    }
+
+    /// Returns how many special tokens a source and its target spell.
+    pub(crate) fn count_spelled(&self, source: &str, target: &str) -> u64 {
+        self.source.count_controls(source) + self.target.as_ref().unwrap_or(&self.source).count_controls(target)
     }
 
     /// Counts the unknown tokens in the ids of a source text.

@@ -40,6 +40,11 @@ pub(crate) enum Pieces {
         /// Stands for a space.
         meta: char,
     },
+    /// The same, but a text that begins with a space has no other in front: Llama 2 as `transformers` 5 has it.
+    PrefixedOnce {
+        /// Stands for a space.
+        meta: char,
+    },
     /// The whole text.
     Whole,
 }
@@ -60,6 +65,7 @@ impl Pieces {
                 && normalizer["normalizers"].as_array().is_some_and(|all| all.iter().all(unicode_form));
 
         let found = match kind(first) {
+            "Metaspace" if first["split"] == false => prefixed_once(parts, first).filter(|_| rest.is_empty()),
             "Metaspace" if unicode_forms && added_tokens_fit_words(parts) => spaces(first, rest),
             "ByteLevel" | "Split" if unicode_forms => pattern(first, rest),
             "BertPreTokenizer" if kind(normalizer) == "BertNormalizer" && rest.is_empty() => {
@@ -120,14 +126,24 @@ fn prefixed(parts: &Value) -> Option<Pieces> {
         && kind(replace) == "Replace"
         && replace["pattern"]["String"] == " "
         && replace["content"].as_str().is_some_and(|content| content.chars().eq([meta]));
+    (fits && has_words_apart(parts, meta)).then_some(Pieces::Prefixed { meta })
+}
+
+fn prefixed_once(parts: &Value, metaspace: &Value) -> Option<Pieces> {
+    let meta = metaspace["replacement"].as_str()?.chars().next()?;
+    let fits = parts["normalizer"].is_null() && metaspace["prepend_scheme"] != "never";
+    (fits && has_words_apart(parts, meta)).then_some(Pieces::PrefixedOnce { meta })
+}
+
+/// Whether no token joins the end of a word to the space behind it.
+fn has_words_apart(parts: &Value, meta: char) -> bool {
     let model = &parts["model"];
-    let vocab = model["vocab"].as_object()?;
+    let Some(vocab) = model["vocab"].as_object() else { return false };
     // Unknown characters must become bytes: otherwise the ones of two words could fuse into one token.
     let bytes = model["byte_fallback"] == Value::Bool(true)
         && (0..=u8::MAX).all(|byte| vocab.contains_key(&format!("<0x{byte:02X}>")));
     let joins_words = |token: &String| token.trim_start_matches(meta).contains(meta);
-    let apart = kind(model) == "BPE" && !vocab.keys().any(joins_words);
-    (fits && bytes && apart).then_some(Pieces::Prefixed { meta })
+    bytes && kind(model) == "BPE" && !vocab.keys().any(joins_words)
 }
 
 /// Returns the characters that stand for bytes in byte-level vocabularies: printable Latin-1 for itself, other bytes

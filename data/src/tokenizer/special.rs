@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokenizers::{AddedToken, Tokenizer};
 
+use super::guard;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
-use super::{NAMES_FILE, TokenizerConfig};
+use super::{NAMES_FILE, PUBLISHED, TokenizerConfig};
 use crate::error::{Error, Result};
+use crate::files::read_file;
 
 /// Ids of the tokens that steer a sequence-to-sequence model; the same in the source and the target vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,6 +45,9 @@ pub(crate) struct SpecialNames {
     /// See `source_lang`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     target_lang: Option<String>,
+    /// What a published tokenizer says to other programs, for an export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    published: Option<Value>,
 }
 
 impl From<&TokenizerConfig> for SpecialNames {
@@ -56,6 +61,7 @@ impl From<&TokenizerConfig> for SpecialNames {
             tokens_before_target: None,
             source_lang: None,
             target_lang: None,
+            published: None,
         }
     }
 }
@@ -76,6 +82,11 @@ impl SpecialNames {
             ));
         }
         Ok(SpecialIds { pad, bos, eos, unk })
+    }
+
+    /// Returns what decides about ids.
+    pub(super) fn unpublished(&self) -> Self {
+        Self { published: None, ..self.clone() }
     }
 
     /// Returns the ids of the tokens in front of every source.
@@ -108,7 +119,7 @@ pub(super) fn add_missing_tokens(
     names: &SpecialNames,
     add_missing: bool,
 ) -> Result<(String, Vec<String>)> {
-    let loaded: Tokenizer = json.parse().map_err(|e| not_a_tokenizer(Some(path), &e))?;
+    let loaded: Tokenizer = guard::read(&json).map_err(|e| not_a_tokenizer(Some(path), &e))?;
     let missing: Vec<String> =
         names.all().iter().filter(|t| loaded.token_to_id(t).is_none()).map(|t| (*t).to_owned()).collect();
     if missing.is_empty() {
@@ -144,7 +155,7 @@ fn quoted<'a>(tokens: impl Iterator<Item = &'a String>) -> String {
 
 /// Reads a file of spellings; null if it does not exist.
 pub(super) fn read_names(path: &Path) -> Result<Value> {
-    match std::fs::read(path) {
+    match read_file(path) {
         Ok(json) => serde_json::from_slice(&json)
             .map_err(|e| Error::tokenizer(Some(path), format!("has no valid special tokens: {e}"))),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
@@ -195,6 +206,9 @@ pub(super) struct TextNames {
     pub(super) sep_token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mask_token: Option<String>,
+    /// What a published tokenizer says to other programs, for an export. It decides about no ids.
+    #[serde(skip)]
+    pub(super) published: Option<Value>,
 }
 
 /// Usual names of special tokens, most specific first.
@@ -261,7 +275,8 @@ impl TextNames {
             *found = known.map(Into::into);
         }
         let [pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token] = found;
-        Ok(Self { pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token })
+        let published = hints.get(PUBLISHED).cloned();
+        Ok(Self { pad_token, bos_token, eos_token, unk_token, cls_token, sep_token, mask_token, published })
     }
 
     /// Returns all spellings.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::sentencepiece;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
+use crate::files::{read_file, read_text, write_fresh};
 
 /// Ends of names of SentencePiece models.
 const EXTENSIONS: [&str; 2] = ["spm", "model"];
@@ -25,7 +26,7 @@ pub fn read_sentencepiece(path: &Path) -> Result<Vec<u8>> {
         let problem = format!("has {length} bytes, and no SentencePiece model has more than {MAX_BYTES}");
         return Err(Error::tokenizer(Some(path), problem));
     }
-    std::fs::read(path).map_err(Error::io(path, "reading the tokenizer"))
+    read_file(path).map_err(Error::io(path, "reading the tokenizer"))
 }
 
 /// Converts a SentencePiece model (unigram or BPE) to a `tokenizer.json`. With `ids`, its pieces get the ids of that
@@ -56,7 +57,7 @@ pub(super) fn read_vocabulary(path: &Path) -> Result<BTreeMap<String, u32>> {
         let problem = format!("has {length} bytes, and no vocabulary has more than {MAX_VOCABULARY_BYTES}");
         return Err(Error::tokenizer(Some(path), problem));
     }
-    let bytes = std::fs::read(path).map_err(Error::io(path, "reading the vocabulary"))?;
+    let bytes = read_file(path).map_err(Error::io(path, "reading the vocabulary"))?;
     serde_json::from_slice(&bytes)
         .map_err(|e| Error::tokenizer(Some(path), format!("is not an object with the id of each piece: {e}")))
 }
@@ -74,7 +75,7 @@ impl Stored {
             let model = read_sentencepiece(path)?;
             return Ok(Self { json: sentencepiece_json(&model, None, path)?, model: Some(model) });
         }
-        let json = std::fs::read_to_string(path).map_err(Error::io(path, "reading the tokenizer"))?;
+        let json = read_text(path).map_err(Error::io(path, "reading the tokenizer"))?;
         Ok(Self { json, model: None })
     }
 
@@ -88,10 +89,15 @@ impl Stored {
         Ok(stored)
     }
 
-    /// Lets the vocabulary that was parsed from `json` encode with the model.
-    pub(super) fn attach(model: Option<Vec<u8>>, vocabulary: Vocabulary, path: Option<&Path>) -> Result<Vocabulary> {
+    /// Lets the vocabulary that was parsed from `json` encode with the model, which never finds `controls` in a text.
+    pub(super) fn attach(
+        model: Option<Vec<u8>>,
+        vocabulary: Vocabulary,
+        path: Option<&Path>,
+        controls: &[u32],
+    ) -> Result<Vocabulary> {
         match model {
-            Some(model) => vocabulary.with_sentencepiece(model, path),
+            Some(model) => vocabulary.with_sentencepiece(model, path, controls),
             None => Ok(vocabulary),
         }
     }
@@ -101,7 +107,7 @@ impl Stored {
 pub(super) fn save_model(vocabulary: &Vocabulary, json: &Path) -> Result<()> {
     let Some(model) = &vocabulary.sentencepiece else { return Ok(()) };
     let path = model_next_to(json);
-    std::fs::write(&path, &model.bytes).map_err(Error::io(path, "writing the tokenizer"))
+    write_fresh(&path, &model.bytes).map_err(Error::io(path, "writing the tokenizer"))
 }
 
 /// Returns the path of the model that belongs to a `tokenizer.json`: `tokenizer.model`, `source.spm` or `target.spm`.

@@ -34,7 +34,7 @@ impl DecodeStream {
     /// Takes the next id and returns the text that can no longer change, which is often empty. Special tokens have no
     /// text.
     pub fn push(&mut self, id: u32) -> Result<String> {
-        if self.vocabulary.special_ids().contains(&id) {
+        if self.vocabulary.is_outside_text(id) {
             return Ok(String::new());
         }
         self.ids.push(id);

@@ -1,22 +1,27 @@
 //! The vocabulary of a language model.
 
+mod names;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokenizers::{AddedToken, Tokenizer};
+use tokenizers::Tokenizer;
+
+use names::{add_missing, neighbouring_names};
 
 use super::around::around;
 use super::chat::chat_template_next_to;
 use super::encoder::SideEncoder;
-use super::special::{TextNames, TextSpecialIds, read_names, special_tokens_of};
+use super::special::{TextNames, TextSpecialIds, special_tokens_of};
 use super::spm_file::{Stored, save_model};
 use super::stream::DecodeStream;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
-use super::{JOINT_FILE, NAMES_FILE, TokenizerConfig, refuse, train};
+use super::{JOINT_FILE, NAMES_FILE, PUBLISHED, TokenizerConfig, guard, refuse, train};
 use crate::corpus::{CharacterCounts, Task, TextCorpus, Unknown};
 use crate::error::{Error, Result};
+use crate::files::write_fresh;
 
 /// A vocabulary for plain text, and the roles of its special tokens. Cheap to clone.
 ///
@@ -34,6 +39,8 @@ pub struct TextTokenizer {
     before_prompt: Vec<u32>,
     /// `add_bos_token` of the `tokenizer_config.json`.
     adds_bos: Option<bool>,
+    /// How the mask token is found in texts, if the `tokenizer_config.json` says so.
+    mask_settings: Option<Value>,
     /// The template for conversations.
     chat_template: Option<Arc<str>>,
 }
@@ -96,15 +103,17 @@ impl TextTokenizer {
 
     fn parse(stored: Stored, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
         let Stored { mut json, model } = stored;
-        let mut whole: Tokenizer = json.parse().map_err(|e| not_a_tokenizer(path, &e))?;
+        let mut whole: Tokenizer = guard::read(&json).map_err(|e| not_a_tokenizer(path, &e))?;
         if config.add_missing_tokens && add_missing(&mut whole, config, hints)? {
             json = whole.to_string(true).map_err(|e| not_a_tokenizer(path, &e))?;
         }
         let names = TextNames::find(&whole, config, hints, path)?;
         let around = around(&mut whole, path)?;
         let vocabulary = Vocabulary::parse(json, path, &names.all(), names.unk_token.as_deref())?;
-        let vocabulary = Stored::attach(model, vocabulary, path)?;
         let special = names.ids(&vocabulary);
+        // Other roles do not end a text: a symbol that the trainer of a SentencePiece model defined stays part of texts.
+        let ends: Vec<u32> = special.eos.into_iter().collect();
+        let vocabulary = Stored::attach(model, vocabulary, path, &ends)?;
 
         let adds_bos = hints["add_bos_token"].as_bool();
         let before_prompt = match (&around, adds_bos) {
@@ -120,6 +129,7 @@ impl TextTokenizer {
             around,
             before_prompt,
             adds_bos,
+            mask_settings: Some(&hints["mask_token"]).filter(|token| token.is_object()).cloned(),
             chat_template: None,
         })
     }
@@ -129,16 +139,21 @@ impl TextTokenizer {
     pub fn save(&self, dir: &Path) -> Result<()> {
         let write = |name: &str, text: &str| {
             let path = dir.join(name);
-            std::fs::write(&path, text).map_err(Error::io(path, "writing the tokenizer"))
+            write_fresh(&path, text.as_bytes()).map_err(Error::io(path, "writing the tokenizer"))
         };
         write(JOINT_FILE, &self.vocabulary.json)?;
         save_model(&self.vocabulary, &dir.join(JOINT_FILE))?;
         let mut names = serde_json::to_value(&self.names).expect("strings");
-        if let Some(adds_bos) = self.adds_bos {
-            names["add_bos_token"] = adds_bos.into();
-        }
-        if let Some(template) = &self.chat_template {
-            names["chat_template"] = (**template).into();
+        let template = self.chat_template.as_deref().map(Value::from);
+        let published = self.names.published.clone();
+        let more = [
+            ("mask_token", self.mask_settings.clone()),
+            ("add_bos_token", self.adds_bos.map(Value::from)),
+            ("chat_template", template),
+            (PUBLISHED, published),
+        ];
+        for (key, value) in more.into_iter().filter_map(|(key, value)| Some((key, value?))) {
+            names[key] = value;
         }
         names["tokenizer_class"] = "PreTrainedTokenizerFast".into();
         write(NAMES_FILE, &format!("{names:#}\n"))
@@ -196,6 +211,12 @@ impl TextTokenizer {
         ids
     }
 
+    /// Returns the ids of the special tokens that no text contains. The others are symbols that the trainer of a SentencePiece
+    /// model defined.
+    pub fn ids_outside_text(&self) -> Vec<u32> {
+        self.special_ids().into_iter().filter(|id| self.vocabulary.is_outside_text(*id)).collect()
+    }
+
     /// Returns the tokens in front of and behind a text for masked language modelling: the tokens that the tokenizer's
     /// post-processor adds, else `cls` and `sep`.
     pub fn around(&self) -> (Vec<u32>, Vec<u32>) {
@@ -215,6 +236,12 @@ impl TextTokenizer {
     /// Returns the spelling and the id of the mask token.
     pub(super) fn mask(&self) -> Option<(&str, u32)> {
         self.names.mask_token.as_deref().zip(self.special.mask)
+    }
+
+    /// Returns how the mask token is found in texts: the settings of a published tokenizer, which programs that load it follow;
+    /// `None` if Kiln decides.
+    pub fn mask_settings(&self) -> Option<&Value> {
+        self.mask_settings.as_ref()
     }
 
     /// Returns the spellings of the special tokens.
@@ -278,10 +305,13 @@ impl TextTokenizer {
         Ok(ids)
     }
 
-    /// Returns the ids of a prompt: [`Self::before_prompt`] and the text.
+    /// Returns the ids of a prompt: [`Self::before_prompt`] and the text. A person writes a prompt, so special tokens that it spells
+    /// are these tokens, as in `transformers`. A SentencePiece model reads them as text, as `sentencepiece` does.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = self.before_prompt.clone();
-        self.encoder().encode(text, &mut ids)?;
+        if !self.vocabulary.encode_with_controls(text, &mut ids)? {
+            self.encoder().encode(text, &mut ids)?;
+        }
         Ok(ids)
     }
 
@@ -343,56 +373,15 @@ impl TextEncoder {
         self.side.encode(text, ids)
     }
 
+    /// Returns how many special tokens a text spells.
+    pub(crate) fn count_spelled(&self, text: &str) -> u64 {
+        self.side.count_controls(text)
+    }
+
     /// Counts the unknown tokens in the ids of a text.
     pub(crate) fn count_unknown(&mut self, text: &str, ids: &[u32], counts: &mut Unknown) -> Result<()> {
         self.side.count_unknown(text, ids, counts)
     }
-}
-
-/// Reads the spellings of special tokens from the files next to a `tokenizer.json`. The first file that names a token
-/// wins.
-fn neighbouring_names(path: &Path) -> Result<Value> {
-    let mut names = serde_json::Map::new();
-    for file in [NAMES_FILE, "special_tokens_map.json"] {
-        if let Value::Object(more) = read_names(&path.with_file_name(file))? {
-            for (key, value) in more.into_iter().filter(|(_, value)| !value.is_null()) {
-                names.entry(key).or_insert(value);
-            }
-        }
-    }
-    Ok(Value::Object(names))
-}
-
-/// Appends the tokens for padding, ends of texts and masks that the vocabulary lacks. Returns whether it appended any.
-fn add_missing(tokenizer: &mut Tokenizer, config: &TokenizerConfig, hints: &Value) -> Result<bool> {
-    let chosen = |token: &Option<String>| token.iter().cloned().collect::<Vec<_>>();
-    // Spellings that the user chose: `TextNames::find` fails without them.
-    let mut missing: Vec<String> = [&config.cls_token, &config.sep_token, &config.mask_token].map(chosen).concat();
-    let defaults = TokenizerConfig::default();
-    for (name, default) in [
-        (&config.pad_token, &defaults.pad_token),
-        (&config.bos_token, &defaults.bos_token),
-        (&config.eos_token, &defaults.eos_token),
-        (&config.unk_token, &defaults.unk_token),
-    ] {
-        missing.extend((name != default).then(|| name.clone()));
-    }
-    missing.retain(|token| tokenizer.token_to_id(token).is_none());
-    let add = |tokenizer: &mut Tokenizer, tokens: &[String]| {
-        tokenizer.add_special_tokens(&tokens.iter().map(|t| AddedToken::from(t, true)).collect::<Vec<_>>());
-    };
-    add(tokenizer, &missing);
-
-    // Roles that are still without a token.
-    let names = TextNames::find(tokenizer, config, hints, None)?;
-    let end = names.eos_token.as_ref().or(names.sep_token.as_ref());
-    let pad = names.pad_token.as_ref().filter(|pad| Some(*pad) != end);
-    let wanted =
-        [(pad, &config.pad_token), (end, &config.eos_token), (names.mask_token.as_ref(), &"<mask>".to_owned())];
-    let more: Vec<String> =
-        wanted.iter().filter(|(there, _)| there.is_none()).map(|(_, token)| (*token).clone()).collect();
-    add(tokenizer, &more);
-    Ok(!missing.is_empty() || !more.is_empty())
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 use tokenizers::{Model as _, NormalizedString, Normalizer as _, Tokenizer};
 
+use super::guard::{caught, check};
 use super::pieces::{Pieces, byte_characters};
 use super::sentencepiece::{META, SentencePiece};
 use super::words::SharedWords;
@@ -27,6 +29,10 @@ pub(crate) struct Vocabulary {
     pub(crate) pieces: Pieces,
     shared_words: SharedWords,
     in_text: AddedTokens,
+    /// Spellings of control tokens.
+    control_spellings: AddedTokens,
+    /// Finds control tokens in texts too. Made when a text spells one.
+    reader: OnceLock<Tokenizer>,
     byte_characters: [char; 256],
     /// Ids of control tokens, which an encoded text never contains.
     controls: Vec<u32>,
@@ -34,8 +40,10 @@ pub(crate) struct Vocabulary {
     unk: Option<u32>,
     /// Ids of the tokens that spell single bytes (`<0xE4>`).
     bytes: HashSet<u32>,
-    /// Ids that decoding skips.
-    skipped: HashSet<u32>,
+    /// Ids of special tokens.
+    special: HashSet<u32>,
+    /// The special tokens that a text may contain all the same: symbols that the trainer of a SentencePiece model defined.
+    symbols: HashSet<u32>,
 }
 
 impl Vocabulary {
@@ -44,7 +52,10 @@ impl Vocabulary {
     pub(crate) fn parse(json: String, path: Option<&Path>, controls: &[&str], unk: Option<&str>) -> Result<Self> {
         let fail = |e: &dyn std::fmt::Display| not_a_tokenizer(path, e);
         let mut parts: Value = serde_json::from_str(&json).map_err(|e| fail(&e))?;
-        let (mut skipped, in_text) = free_text_of_controls(&mut parts, controls);
+        check(&parts).map_err(|problem| fail(&problem))?;
+        let control_spellings = controls.iter().filter(|token| !token.is_empty()).map(|token| (*token).to_owned());
+        let control_spellings = AddedTokens::new(control_spellings.collect());
+        let (mut special, in_text) = free_text_of_controls(&mut parts, controls);
         for part in ["truncation", "padding", "post_processor"] {
             parts[part] = Value::Null;
         }
@@ -54,11 +65,12 @@ impl Vocabulary {
         }
 
         let pieces = Pieces::of(&parts);
-        let mut tokenizer: Tokenizer = serde_json::from_value(parts).map_err(|e| fail(&e))?;
+        let parsed = caught(|| serde_json::from_value(parts)).map_err(|problem| fail(&problem))?;
+        let mut tokenizer: Tokenizer = parsed.map_err(|e| fail(&e))?;
         tokenizer.set_encode_special_tokens(true);
         let unk = unk.and_then(|token| tokenizer.token_to_id(token));
         let controls: Vec<u32> = controls.iter().filter_map(|token| tokenizer.token_to_id(token)).collect();
-        skipped.extend(&controls);
+        special.extend(&controls);
 
         let bytes = (0..=u8::MAX).filter_map(|byte| tokenizer.token_to_id(&format!("<0x{byte:02X}>"))).collect();
         Ok(Self {
@@ -71,16 +83,25 @@ impl Vocabulary {
             pieces,
             shared_words: SharedWords::default(),
             in_text: AddedTokens::new(in_text),
+            control_spellings,
+            reader: OnceLock::new(),
             byte_characters: byte_characters(),
             unk,
-            skipped,
+            special,
+            symbols: HashSet::new(),
         })
     }
 
-    /// Encodes and decodes with the SentencePiece model that the vocabulary was made of. Errors name `path`.
-    pub(crate) fn with_sentencepiece(mut self, model: Vec<u8>, path: Option<&Path>) -> Result<Self> {
+    /// Encodes and decodes with the SentencePiece model that the vocabulary was made of. A text contains the symbols that the
+    /// trainer of the model defined, except `controls`. Errors name `path`.
+    pub(crate) fn with_sentencepiece(mut self, model: Vec<u8>, path: Option<&Path>, controls: &[u32]) -> Result<Self> {
         let ids = self.tokenizer.get_vocab(true).into_iter().collect();
-        let model = SentencePiece::new(model, ids).map_err(|problem| Error::tokenizer(path, problem))?;
+        let model = SentencePiece::new(model, ids, controls).map_err(|problem| Error::tokenizer(path, problem))?;
+        self.symbols = model.symbols().filter(|id| Some(*id) != self.unk).collect();
+        self.controls.retain(|id| !self.symbols.contains(id));
+        let mut spellings = std::mem::take(&mut self.control_spellings.spellings);
+        spellings.retain(|token| self.id(token).is_none_or(|id| !self.symbols.contains(&id)));
+        self.control_spellings = AddedTokens::new(spellings);
         self.sentencepiece = Some(model);
         self.pieces = Pieces::Whole;
         Ok(self)
@@ -116,9 +137,22 @@ impl Vocabulary {
         Ok(ids.iter().any(|id| self.is_unknown(*id) || self.bytes.contains(id)))
     }
 
-    /// Returns the ids of all special tokens, which decoding skips.
+    /// Returns the ids of all special tokens.
     pub(crate) fn special_ids(&self) -> &HashSet<u32> {
-        &self.skipped
+        &self.special
+    }
+
+    /// Whether no text contains this id, so that decoding skips it.
+    pub(crate) fn is_outside_text(&self, id: u32) -> bool {
+        self.special.contains(&id) && !self.symbols.contains(&id)
+    }
+
+    /// Returns `text` without the symbols of a SentencePiece model, whose characters need no entries.
+    pub(crate) fn without_symbols<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match &self.sentencepiece {
+            Some(model) if !self.symbols.is_empty() => Cow::Owned(model.without_symbols(text)),
+            _ => Cow::Borrowed(text),
+        }
     }
 
     /// Appends the ids of a text, without special tokens.
@@ -129,11 +163,35 @@ impl Vocabulary {
             ids[start..].iter_mut().for_each(|id| *id = self.never_control(*id));
             return Ok(());
         }
-        let encoding = tokenizer
-            .encode_fast(text, false)
-            .map_err(|e| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(text))))?;
+        let failed =
+            |e: &dyn std::fmt::Display| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(text)));
+        let encoding =
+            caught(|| tokenizer.encode_fast(text, false)).map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
         ids.extend(encoding.get_ids().iter().map(|id| self.never_control(*id)));
         Ok(())
+    }
+
+    /// Returns how many control tokens a text spells.
+    pub(crate) fn count_controls(&self, text: &str) -> u64 {
+        self.control_spellings.count(text)
+    }
+
+    /// Appends the ids of a text in which control tokens may be spelled. Returns `false`, without ids, if none is: then
+    /// [`Self::encode`] gives them. A SentencePiece model has no spelled control tokens.
+    pub(crate) fn encode_with_controls(&self, text: &str, ids: &mut Vec<u32>) -> Result<bool> {
+        if self.sentencepiece.is_some() || !self.control_spellings.are_in(text) {
+            return Ok(false);
+        }
+        let reader = self.reader.get_or_init(|| {
+            let mut reader = self.tokenizer.clone();
+            reader.set_encode_special_tokens(false);
+            reader
+        });
+        let encoding = reader
+            .encode_fast(text, false)
+            .map_err(|e| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(text))))?;
+        ids.extend(encoding.get_ids());
+        Ok(true)
     }
 
     /// Appends the ids that a piece has in every text. Returns `false` if they depend on the text around it: so they do
@@ -145,7 +203,7 @@ impl Vocabulary {
                 self.extend_from_model(&spelled, ids)?;
                 Ok(true)
             }
-            Pieces::Prefixed { .. } => {
+            Pieces::Prefixed { .. } | Pieces::PrefixedOnce { .. } => {
                 self.extend_from_model(piece, ids)?;
                 Ok(true)
             }
@@ -184,11 +242,10 @@ impl Vocabulary {
     }
 
     fn extend_from_model(&self, piece: &str, ids: &mut Vec<u32>) -> Result<()> {
-        let tokens = self
-            .tokenizer
-            .get_model()
-            .tokenize(piece)
-            .map_err(|e| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(piece))))?;
+        let failed =
+            |e: &dyn std::fmt::Display| Error::tokenizer(None, format!("encoding {:?} failed: {e}", beginning(piece)));
+        let model = self.tokenizer.get_model();
+        let tokens = caught(|| model.tokenize(piece)).map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
         ids.extend(tokens.iter().map(|token| self.never_control(token.id)));
         Ok(())
     }
@@ -215,9 +272,10 @@ impl Vocabulary {
                 continue;
             }
             let mut changed = NormalizedString::from(line);
-            normalizer
-                .normalize(&mut changed)
-                .map_err(|e| Error::tokenizer(None, format!("normalizing {:?} failed: {e}", beginning(line))))?;
+            let failed = |e: &dyn std::fmt::Display| {
+                Error::tokenizer(None, format!("normalizing {:?} failed: {e}", beginning(line)))
+            };
+            caught(|| normalizer.normalize(&mut changed)).map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
             normalized.push_str(changed.get());
         }
         Ok(Cow::Owned(normalized))
@@ -244,7 +302,7 @@ impl Vocabulary {
 
     /// Returns the text of some ids, without special tokens.
     pub(crate) fn decode(&self, ids: &[u32]) -> Result<String> {
-        let ids: Vec<u32> = ids.iter().copied().filter(|id| !self.skipped.contains(id)).collect();
+        let ids: Vec<u32> = ids.iter().copied().filter(|id| !self.is_outside_text(*id)).collect();
         if let Some(model) = &self.sentencepiece {
             return Ok(model.decode(&ids));
         }
@@ -279,6 +337,19 @@ impl AddedTokens {
         Self { spellings, starts }
     }
 
+    /// Returns how often they occur in a text.
+    fn count(&self, text: &str) -> u64 {
+        let (bytes, mut at, mut found) = (text.as_bytes(), 0, 0);
+        while at < bytes.len() {
+            let starts = self.starts[usize::from(bytes[at])];
+            let here = self.spellings.iter().filter(|token| starts && bytes[at..].starts_with(token.as_bytes()));
+            let length = here.map(String::len).max();
+            found += u64::from(length.is_some());
+            at += length.unwrap_or(1);
+        }
+        found
+    }
+
     fn are_in(&self, text: &str) -> bool {
         let bytes = text.as_bytes();
         let is_here = |at: usize| self.spellings.iter().any(|token| bytes[at..].starts_with(token.as_bytes()));
@@ -289,17 +360,17 @@ impl AddedTokens {
 /// Marks only control tokens as special, so that a text which spells one is encoded as text. Other added tokens (such
 /// as language codes) still match. Returns the ids that were special and the tokens that a text may contain.
 fn free_text_of_controls(parts: &mut Value, controls: &[&str]) -> (HashSet<u32>, Vec<String>) {
-    let (mut skipped, mut in_text) = (HashSet::new(), Vec::new());
+    let (mut special, mut in_text) = (HashSet::new(), Vec::new());
     for token in parts["added_tokens"].as_array_mut().into_iter().flatten() {
         let content = token["content"].as_str().unwrap_or_default().to_owned();
         let is_control = controls.contains(&content.as_str());
         if is_control || token["special"] == Value::Bool(true) {
-            skipped.extend(token["id"].as_u64().and_then(|id| u32::try_from(id).ok()));
+            special.extend(token["id"].as_u64().and_then(|id| u32::try_from(id).ok()));
         }
         token["special"] = is_control.into();
         if !is_control && !content.is_empty() {
             in_text.push(content);
         }
     }
-    (skipped, in_text)
+    (special, in_text)
 }

@@ -1,61 +1,8 @@
 //! Attention: what its scores are, and how it differs from layer to layer.
 
-use kiln_kernels::{RotaryScaling, RotaryWavelengths};
-use serde::{Deserialize, Serialize};
+use kiln_kernels::RotaryWavelengths;
 
-use super::{Architecture, Positions, TransformerConfig};
-
-/// Stretches wavelengths of rotary positions for longer texts, see [`kiln_kernels::RotaryScaling`]. The configuration table
-/// `[model.rope_scaling]`. With `factor` alone, all wavelengths are stretched (Gemma 3, "linear"), otherwise the long ones
-/// (Llama 3.1).
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RopeScaling {
-    /// The largest stretch, at least 1.
-    pub factor: f64,
-    /// Wavelengths above `original_max_positions / low_freq_factor` are stretched by `factor`.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub low_freq_factor: f64,
-    /// Wavelengths below `original_max_positions / high_freq_factor` are not stretched. Above `low_freq_factor`.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub high_freq_factor: f64,
-    /// Positions that the model was trained with before its texts were lengthened.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub original_max_positions: usize,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_zero(x: &f64) -> bool {
-    *x == 0.0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_none(n: &usize) -> bool {
-    *n == 0
-}
-
-impl RopeScaling {
-    /// Stretches all wavelengths.
-    pub fn linear(factor: f64) -> Self {
-        Self { factor, low_freq_factor: 0.0, high_freq_factor: 0.0, original_max_positions: 0 }
-    }
-
-    /// Whether all wavelengths are stretched.
-    pub fn is_linear(&self) -> bool {
-        *self == Self::linear(self.factor)
-    }
-
-    fn of_wavelengths(self) -> RotaryScaling {
-        // Every wavelength is above 0 positions.
-        let (low, high) = if self.is_linear() { (1.0, 2.0) } else { (self.low_freq_factor, self.high_freq_factor) };
-        RotaryScaling {
-            factor: self.factor,
-            low_freq_factor: low,
-            high_freq_factor: high,
-            original_len: self.original_max_positions as f64,
-        }
-    }
-}
+use super::{Architecture, Positions, RopeScaling, TransformerConfig};
 
 impl TransformerConfig {
     /// Whether decoder layer `layer`, counted from 0, sees all positions before its own.
@@ -81,8 +28,24 @@ impl TransformerConfig {
             Some(theta) if !self.is_global(layer) => RotaryWavelengths { theta, scaling: None },
             _ => RotaryWavelengths {
                 theta: self.rope_theta,
-                scaling: self.rope_scaling.map(RopeScaling::of_wavelengths),
+                scaling: self.rope_scaling.as_ref().and_then(RopeScaling::of_wavelengths),
             },
+        }
+    }
+
+    /// What products of queries and keys are multiplied by in self-attention of layer `layer`; None: `1 / sqrt(K)`. For
+    /// [`kiln_kernels::AttentionConfig`].
+    ///
+    /// Some stretches also multiply sines and cosines by a number, and so the products of rotated queries and keys by its square.
+    pub fn score_scale(&self, layer: usize) -> Option<f64> {
+        let is_scaled =
+            self.positions == Positions::Rotary && (self.local_rope_theta.is_none() || self.is_global(layer));
+        match self.rope_scaling.as_ref().filter(|_| is_scaled).map_or(1.0, RopeScaling::attention_factor) {
+            1.0 => self.attention_scale,
+            factor => {
+                let scale = self.attention_scale.unwrap_or_else(|| (self.head_dim() as f64).powf(-0.5));
+                Some(scale * factor.powi(2))
+            }
         }
     }
 
@@ -144,9 +107,8 @@ impl TransformerConfig {
         if self.positions != Positions::Relative {
             return;
         }
-        if buckets < 4 || !buckets.is_multiple_of(2) || buckets > 1 << 16 {
-            problems
-                .push(format!("model.relative_buckets {buckets} is not an even number from 4 to 65536; 32 is usual"));
+        if !(4..=1 << 16).contains(&buckets) {
+            problems.push(format!("model.relative_buckets {buckets} is not from 4 to 65536; 32 is usual"));
         }
         if distance <= buckets / 2 || distance > 1 << 24 {
             problems.push(format!(
@@ -155,36 +117,12 @@ impl TransformerConfig {
             ));
         }
     }
-
-    fn validate_rope_scaling(&self, problems: &mut Vec<String>) {
-        let Some(scaling) = self.rope_scaling else { return };
-        let RopeScaling { factor, low_freq_factor: low, high_freq_factor: high, original_max_positions } = scaling;
-        if self.positions != Positions::Rotary {
-            problems.push(
-                "model.rope_scaling is set, but model.positions is not \"rotary\"; remove it, or set model.positions = \"rotary\""
-                    .to_owned(),
-            );
-        }
-        if !(factor >= 1.0 && factor.is_finite()) {
-            problems.push(format!("model.rope_scaling has factor {factor}, which is below 1; Llama 3.1 has 8"));
-        }
-        if scaling.is_linear() {
-            return;
-        }
-        if !(low > 0.0 && high > low && high.is_finite()) {
-            problems.push(format!(
-                "model.rope_scaling has low_freq_factor {low} and high_freq_factor {high}, which are not above 0 and ascending; \
-                 Llama 3.1 has 1 and 4; leave out everything but factor to stretch all wavelengths"
-            ));
-        }
-        if original_max_positions == 0 {
-            problems.push("model.rope_scaling has original_max_positions 0; Llama 3.1 has 8192".to_owned());
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use kiln_kernels::RotaryScaling;
+
     use super::*;
 
     /// Gemma 3's text models: five layers with a window, then one without.
@@ -210,7 +148,7 @@ mod tests {
         assert_eq!(global, [5, 11]);
         assert_eq!(config.rotary_wavelengths(4), 1e4.into());
         let RotaryWavelengths { theta, scaling } = config.rotary_wavelengths(5);
-        assert_eq!((theta, scaling.expect("stretched").factor), (1e6, 8.0));
+        assert_eq!((theta, scaling), (1e6, Some(RotaryScaling::Linear { factor: 8.0 })));
         let plain = TransformerConfig { attention_window: 0, global_layer_every: 0, ..config };
         assert_eq!((plain.window_of(0), plain.rotary_wavelengths(0).theta), (None, 1e6));
     }
@@ -236,8 +174,14 @@ mod tests {
             ("model.local_rope_theta", |c| (c.attention_window, c.global_layer_every) = (0, 0)),
             ("model.rope_scaling", |c| c.rope_scaling = Some(RopeScaling::linear(0.5))),
             ("model.rope_scaling", |c| {
-                let linear = RopeScaling::linear(8.0);
-                c.rope_scaling = Some(RopeScaling { original_max_positions: 8192, ..linear });
+                let (low_freq_factor, high_freq_factor) = (0.0, 0.0);
+                let original_max_positions = 8192;
+                c.rope_scaling = Some(RopeScaling::Llama3 {
+                    factor: 8.0,
+                    low_freq_factor,
+                    high_freq_factor,
+                    original_max_positions,
+                });
             }),
         ];
 
@@ -249,7 +193,7 @@ mod tests {
         };
         for (key, config) in [
             ("model.relative_buckets", relative(2, 128)),
-            ("model.relative_buckets", relative(31, 128)),
+            ("model.relative_buckets", relative(3, 128)),
             ("model.relative_max_distance", relative(32, 16)),
         ] {
             let problems = config.validate();

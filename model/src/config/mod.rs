@@ -5,12 +5,13 @@ mod layers;
 mod lora;
 mod presets;
 mod prompt;
+mod rope;
 mod validate;
 
 pub use classes::ClassHead;
-pub use layers::RopeScaling;
 pub(crate) use lora::{AdapterColumns, Product};
 pub use lora::{LoraConfig, LoraTarget};
+pub use rope::RopeScaling;
 use serde::{Deserialize, Serialize};
 
 /// The shape of a Transformer and the distribution of its initial weights.
@@ -91,6 +92,10 @@ pub struct TransformerConfig {
     /// Decoder-only: whether the projection of queries, keys and values adds a bias (Qwen 2). Left out: the same as `bias`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qkv_bias: Option<bool>,
+    /// Decoder-only: whether the projections of the feed-forward part add a bias. Left out: as `bias` (Llama with one of `attention_bias`
+    /// and `mlp_bias`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feed_forward_bias: Option<bool>,
     /// Encoder-only: number of token types (BERT's "segments"). Each has a trained vector that is added to the token's.
     /// 0: no types.
     pub n_token_types: usize,
@@ -305,6 +310,7 @@ impl Default for TransformerConfig {
             activation: FeedForwardActivation::Relu,
             bias: true,
             qkv_bias: None,
+            feed_forward_bias: None,
 
             n_token_types: 0,
             mlm_head: true,
@@ -335,6 +341,11 @@ impl TransformerConfig {
     /// Whether the projection of queries, keys and values adds a bias: [`Self::qkv_bias`], or `bias` if that is left out.
     pub fn has_qkv_bias(&self) -> bool {
         self.qkv_bias.unwrap_or(self.bias)
+    }
+
+    /// Whether the two projections of the feed-forward part add a bias: [`Self::feed_forward_bias`], or `bias` if that is left out.
+    pub fn has_feed_forward_bias(&self) -> bool {
+        self.feed_forward_bias.unwrap_or(self.bias)
     }
 
     /// Heads of keys and values (G): [`Self::n_kv_heads`], or `n_heads` if that is 0.

@@ -80,10 +80,9 @@ impl TransformerConfig {
     }
 
     fn validate_positions(&self, problems: &mut Vec<String>) {
-        let sines = self.positions.are_sines();
-        if sines && !self.d_model.is_multiple_of(2) {
+        if self.positions == Positions::Sinusoidal && !self.d_model.is_multiple_of(2) {
             problems.push(format!(
-                "model.d_model {} is odd, but sinusoidal positions need pairs of features; make it even or set model.positions = \
+                "model.d_model {} is odd, but alternating sines and cosines need pairs of features; make it even or set model.positions = \
                  \"learned\"",
                 self.d_model
             ));
@@ -141,6 +140,7 @@ impl TransformerConfig {
             (self.n_token_types > 0 && !encoder_only, "n_token_types", "set it to 0"),
             (self.pooler && !encoder_only, "pooler", "set it to false"),
             (self.qkv_bias.is_some() && !decoder_only, "qkv_bias", "leave it out"),
+            (self.feed_forward_bias.is_some() && !decoder_only, "feed_forward_bias", "leave it out"),
             (self.qk_norm && !decoder_only, "qk_norm", "set it to false"),
             (self.attention_window > 0 && !decoder_only, "attention_window", "set it to 0"),
             (self.global_layer_every > 0 && !decoder_only, "global_layer_every", "set it to 0"),

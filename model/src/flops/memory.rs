@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device};
 
-use super::{Sizes, attention_has_kernel, in_front, n_params, n_trained};
+use super::{Sizes, attention_has_kernel, in_front, n_params, n_trained, state_numbers};
 use crate::checkpointing::ActivationCheckpointing;
 use crate::config::{Architecture, FeedForwardActivation, NormPlacement, TransformerConfig};
 use crate::mlm::max_labels;
@@ -24,7 +24,9 @@ pub struct TrainSetting {
     pub masked_share: Option<f64>,
     /// Devices that train together.
     pub n_ranks: u64,
-    /// Whether each rank keeps only its slice of master weights and moments.
+    /// f32 numbers that the optimizer keeps as state for each weight of a matrix of a layer, and for each other parameter.
+    pub optimizer_state: [u64; 2],
+    /// Whether each rank keeps only its slice of master weights and optimizer state.
     pub shards_optimizer: bool,
     /// Whether ranks take steps alone and exchange weights now and then.
     pub takes_local_steps: bool,
@@ -43,6 +45,7 @@ impl TrainSetting {
             accumulates: false,
             masked_share: None,
             n_ranks: 1,
+            optimizer_state: [2; 2],
             shards_optimizer: false,
             takes_local_steps: false,
             keeps_average: false,
@@ -58,8 +61,8 @@ pub struct TrainBytes {
     pub weights: u64,
     /// f32 master weights.
     pub master: u64,
-    /// Both f32 moments of AdamW.
-    pub moments: u64,
+    /// The f32 state of the optimizer, such as both moments of AdamW.
+    pub optimizer_state: u64,
     /// The gradients of one backward pass in the compute dtype.
     pub gradients: u64,
     /// Accumulated gradients in f32; 0 for a step over one micro-batch.
@@ -105,7 +108,7 @@ impl ActivationBytes {
 impl TrainBytes {
     /// What does not depend on the batch: weights, gradients, the state of the optimizer, and the reference.
     pub fn state(&self) -> u64 {
-        let of_optimizer = self.master + self.moments + self.gradients + self.accumulator + self.average;
+        let of_optimizer = self.master + self.optimizer_state + self.gradients + self.accumulator + self.average;
         self.weights + of_optimizer + self.reference + self.exchange
     }
 
@@ -123,11 +126,11 @@ impl TrainBytes {
 /// Estimates the memory of training on `device`, on batches of at most padded shape `[B, S, T]`. For text, S is 0 and T the
 /// length of a row.
 ///
-/// Weights, master weights, moments and gradients are counted from the parameters ([`n_params`]):
+/// Weights, master weights, optimizer state and gradients are counted from the parameters ([`n_params`]):
 ///
 /// - In f32, the model computes with the master weights. Only a sharded optimizer needs both.
 /// - A single micro-batch leaves its gradients in the compute dtype. Several are added up in f32.
-/// - A sharded optimizer (ZeRO-1, Rajbhandari et al. 2020) keeps a slice of master weights and moments.
+/// - A sharded optimizer (ZeRO-1, Rajbhandari et al. 2020) keeps a slice of master weights and optimizer state.
 ///
 /// Activations are what backward reads:
 ///
@@ -152,8 +155,7 @@ pub fn train_bytes(
 ) -> TrainBytes {
     let (n, trained) = (n_params(config).total(), n_trained(config));
     let TrainSetting { dtype, n_ranks, shards_optimizer, takes_local_steps, .. } = *setting;
-    let element = dtype.size() as u64;
-    let slice = trained.div_ceil(n_ranks.max(1));
+    let (element, slice) = (dtype.size() as u64, trained.div_ceil(n_ranks.max(1)));
     let of_optimizer = if shards_optimizer { slice } else { trained };
     let computes_with_master = dtype == DType::F32 && !shards_optimizer;
     let gradient_element = if setting.accumulates { 4 } else { element };
@@ -168,7 +170,7 @@ pub fn train_bytes(
     let mut bytes = TrainBytes {
         weights: if computes_with_master { (n - trained) * element } else { n * element },
         master: of_optimizer * 4,
-        moments: of_optimizer * 8,
+        optimizer_state: 4 * state_numbers(config, of_optimizer, setting.optimizer_state),
         gradients: trained * element,
         accumulator: if setting.accumulates { trained * 4 } else { 0 },
         average: if setting.keeps_average { of_optimizer * 4 } else { 0 },
@@ -332,7 +334,7 @@ mod tests {
     #[test]
     fn f32_has_one_copy_of_the_weights_and_no_accumulator_for_one_micro_batch() {
         let (plain, n) = bytes(&TrainSetting::plain(DType::F32));
-        assert_eq!((plain.weights, plain.master, plain.moments, plain.gradients), (0, 4 * n, 8 * n, 4 * n));
+        assert_eq!((plain.weights, plain.master, plain.optimizer_state, plain.gradients), (0, 4 * n, 8 * n, 4 * n));
         assert_eq!((plain.state(), plain.accumulator, plain.exchange), (16 * n, 0, 0));
         let (two, _) = bytes(&TrainSetting { accumulates: true, ..TrainSetting::plain(DType::F32) });
         assert_eq!((two.state(), two.accumulator, two.flat_gradients), (20 * n, 4 * n, 0));
@@ -344,8 +346,8 @@ mod tests {
         let (whole, n) = bytes(&four);
         let (sharded, _) = bytes(&TrainSetting { shards_optimizer: true, ..four });
         let slice = n.div_ceil(4);
-        assert_eq!((whole.master, whole.moments), (4 * n, 8 * n));
-        assert_eq!((sharded.master, sharded.moments), (4 * slice, 8 * slice));
+        assert_eq!((whole.master, whole.optimizer_state), (4 * n, 8 * n));
+        assert_eq!((sharded.master, sharded.optimizer_state), (4 * slice, 8 * slice));
         assert_eq!((sharded.weights, sharded.exchange), (2 * n, (n - slice) * 2 + 4 * slice));
         let (f32_sharded, _) = bytes(&TrainSetting { shards_optimizer: true, dtype: DType::F32, ..four });
         assert_eq!(f32_sharded.weights, 4 * n, "the masters are a slice, the weights are all");

@@ -7,6 +7,7 @@ mod params;
 use burn::tensor::{DType, Device};
 use kiln_kernels::{attention_is_fused, relative_attention_is_fused};
 pub use memory::{ActivationBytes, TrainBytes, TrainSetting, train_bytes};
+use params::state_numbers;
 pub use params::{ParamCount, n_params, n_trained};
 
 use crate::config::{Architecture, Positions, TransformerConfig};
@@ -96,6 +97,7 @@ struct Sizes {
     key_value: u64,
     bias: u64,
     qkv_bias: u64,
+    feed_forward_bias: u64,
     /// Scales of the norms of heads, in a layer.
     head_norms: u64,
     source_vocab: u64,
@@ -116,6 +118,7 @@ impl Sizes {
             key_value: 2 * config.kv_heads() as u64 * head_dim,
             bias: u64::from(config.bias),
             qkv_bias: u64::from(config.has_qkv_bias()),
+            feed_forward_bias: u64::from(config.has_feed_forward_bias()),
             head_norms: if config.qk_norm { 2 * head_dim } else { 0 },
             source_vocab: config.source_vocab_size as u64,
             target_vocab: config.target_vocab_size as u64,
@@ -138,7 +141,8 @@ impl Sizes {
     }
 
     fn feed_forward(&self, with_biases: bool) -> u64 {
-        self.product(self.d, self.inner, with_biases) + self.product(self.f, self.d, with_biases)
+        let biases = if with_biases { self.feed_forward_bias * (self.inner + self.d) } else { 0 };
+        self.d * self.inner + self.f * self.d + biases
     }
 
     fn product(&self, n_in: u64, n_out: u64, with_biases: bool) -> u64 {

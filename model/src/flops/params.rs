@@ -113,6 +113,19 @@ pub fn n_trained(config: &TransformerConfig) -> u64 {
     if config.trains_additions() { n.adapters + classifier(config) } else { n.total() }
 }
 
+/// Counts the numbers of an optimizer's state for `kept` of the trained parameters: a slice has as large a share of each kind. The pair
+/// has the numbers for a weight of a matrix of a layer, and for another parameter.
+pub(super) fn state_numbers(config: &TransformerConfig, kept: u64, [of_matrix, of_other]: [u64; 2]) -> u64 {
+    let sizes = Sizes::of(config);
+    let layer = sizes.self_attention(false) + sizes.feed_forward(false);
+    let is_pair = config.architecture == Architecture::EncoderDecoder;
+    let cross = if is_pair { sizes.cross_attention(false) } else { 0 };
+    let all = sizes.n_encoder * layer + sizes.n_decoder * (layer + cross);
+    let matrices = if config.trains_additions() { 0 } else { all };
+    let share = (u128::from(matrices) * u128::from(kept)).div_ceil(u128::from(n_trained(config).max(1))) as u64;
+    of_matrix * share + of_other * (kept - share)
+}
+
 /// Counts the parameters of a layer's adapters.
 fn adapters(config: &TransformerConfig, has_cross: bool) -> u64 {
     let (d, q) = (config.d_model, config.n_heads * config.head_dim());

@@ -43,6 +43,7 @@ impl Demands {
     pub(super) fn plain_attention(&mut self, config: &TransformerConfig) {
         self.equal("head_dim", config.head_dim() * config.n_heads, config.d_model);
         self.equal("qkv_bias", config.has_qkv_bias(), config.bias);
+        self.equal("feed_forward_bias", config.has_feed_forward_bias(), config.bias);
         self.equal("qk_norm", config.qk_norm, false);
         self.equal("attention_window", config.attention_window, 0);
         self.plain_scores(config);

@@ -11,14 +11,25 @@ pub(super) struct Fields<'a> {
     pub(super) problems: Vec<String>,
     /// Accepted fields that mean something slightly different in Kiln.
     pub(super) notes: Vec<String>,
+    /// The keys that were asked for.
+    #[cfg(test)]
+    pub(super) read: std::cell::RefCell<std::collections::BTreeSet<String>>,
 }
 
 impl<'a> Fields<'a> {
     pub(super) fn new(object: &'a Map<String, Value>) -> Self {
-        Self { object, problems: Vec::new(), notes: Vec::new() }
+        Self {
+            object,
+            problems: Vec::new(),
+            notes: Vec::new(),
+            #[cfg(test)]
+            read: std::cell::RefCell::default(),
+        }
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        #[cfg(test)]
+        self.read.borrow_mut().insert(key.to_owned());
         self.object.get(key).filter(|value| !value.is_null())
     }
 
@@ -56,6 +67,24 @@ impl<'a> Fields<'a> {
             self.problems.push(format!("{key} is {value}, not a number"));
             default
         })
+    }
+
+    /// Reads a token's id; of a list, the first.
+    pub(super) fn token_id(&mut self, key: &str) -> Option<u32> {
+        let mut value = self.get(key)?;
+        if let Value::Array(several) = value {
+            self.notes.push(format!("{key} {value}: the first one is used"));
+            value = several.first()?;
+        }
+        // Some files have -1 for "none".
+        if value.as_i64() == Some(-1) {
+            return None;
+        }
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        if id.is_none() {
+            self.problems.push(format!("{key} is {value}, not a token id"));
+        }
+        id
     }
 
     /// Reads two dropout rates that are one in Kiln. The first one counts; it affects training only.

@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 use super::Family;
 use super::demands::{Demands, object};
 use super::fields::Fields;
-use super::rope::Rope;
+use super::rope::{Rope, computed_positions, written_positions};
 use super::table::{Line, Skipped, Sublayer, Table};
 use crate::config::{
-    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
+    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, RopeScaling, TieEmbeddings,
     TransformerConfig,
 };
 
@@ -87,20 +87,26 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig
     fields.only("use_bidirectional_attention", false, "Kiln's model of this family writes from left to right");
 
     let n_layers = fields.size("num_hidden_layers");
-    let pattern = fields.size_or("sliding_window_pattern", if is_gemma3 { 6 } else { 2 });
-    let (attention_window, global_layer_every) = windows(fields, n_layers, pattern);
+    let (attention_window, global_layer_every) = windows(fields, family, n_layers);
+    let max_positions = fields.size_or("max_position_embeddings", if is_gemma3 { 131_072 } else { 8192 });
+    fields.only("partial_rotary_factor", 1, "Kiln rotates whole heads");
     let (global, local) = if is_gemma3 {
-        let global = Rope::read_kind(fields, FULL, ("rope_theta", 1e6), true);
-        let local = Rope::read_kind(fields, SLIDING, ("rope_local_base_freq", 1e4), false);
-        (global, Some(local.theta).filter(|_| attention_window > 0))
+        let global = Rope::read_global(fields, FULL, 1e6, max_positions);
+        let local = Rope::read_local(fields, SLIDING, ("rope_local_base_freq", 1e4));
+        (global, Some(local).filter(|_| attention_window > 0))
     } else {
-        (Rope::read(fields, 1e4), None)
+        (Rope::read(fields, 1e4, max_positions), None)
     };
 
     let (d_model, n_heads) = (fields.size("hidden_size"), fields.size("num_attention_heads"));
     let (head_dim, evenly) = (fields.size_or("head_dim", 256), d_model / n_heads.max(1));
     let scale = fields.number_or("query_pre_attn_scalar", 256.0);
-    let (scores, logits) = if is_gemma3 { (0.0, 0.0) } else { (50.0, 30.0) };
+    let attention_softcap = softcap(fields, "attn_logit_softcapping", if is_gemma3 { 0.0 } else { 50.0 });
+    if is_gemma3 && attention_softcap > 0.0 {
+        fields.notes.push(format!(
+            "attn_logit_softcapping {attention_softcap} has no effect: Gemma 3 of transformers does not bound scores"
+        ));
+    }
     TransformerConfig {
         architecture: Architecture::DecoderOnly,
         d_model,
@@ -111,7 +117,7 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig
         d_ff: fields.size("intermediate_size"),
         n_encoder_layers: 0,
         n_decoder_layers: n_layers,
-        max_positions: fields.size_or("max_position_embeddings", if is_gemma3 { 131_072 } else { 8192 }),
+        max_positions: computed_positions(max_positions, global.scaling.as_ref(), fields),
         norm: NormPlacement::Sandwich,
         norm_kind: NormKind::RmsNorm,
         norm_eps: fields.number_or("rms_norm_eps", 1e-6),
@@ -124,8 +130,8 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig
         global_layer_every,
         // The usual factor has a fused kernel.
         attention_scale: (scale != head_dim as f64).then(|| scale.powf(-0.5)),
-        attention_softcap: softcap(fields, "attn_logit_softcapping", scores),
-        logits_softcap: softcap(fields, "final_logit_softcapping", logits),
+        attention_softcap: if is_gemma3 { 0.0 } else { attention_softcap },
+        logits_softcap: softcap(fields, "final_logit_softcapping", if is_gemma3 { 0.0 } else { 30.0 }),
         qk_norm: is_gemma3,
         activation,
         bias: false,
@@ -143,13 +149,20 @@ fn softcap(fields: &mut Fields<'_>, key: &str, default: f64) -> f64 {
     if fields.is_null(key) { 0.0 } else { fields.number_or(key, default) }
 }
 
-/// Reads the window, and the number of which every layer has none (0: all layers have it).
-fn windows(fields: &mut Fields<'_>, n_layers: usize, pattern: usize) -> (usize, usize) {
+/// Reads the window, and the number of which every layer has none (0: all layers have it). `sliding_window_pattern` is of Gemma 3.
+fn windows(fields: &mut Fields<'_>, family: Family, n_layers: usize) -> (usize, usize) {
     if fields.is_null("sliding_window") {
         return (0, 0);
     }
     let window = fields.size_or("sliding_window", 4096);
     let Some(types) = fields.get("layer_types").and_then(Value::as_array) else {
+        let given = fields.size_or("sliding_window_pattern", if family == Family::Gemma3 { 6 } else { 2 });
+        let pattern = if family == Family::Gemma3 { given } else { 2 };
+        if given != pattern {
+            fields.notes.push(format!(
+                "sliding_window_pattern {given} has no effect: in Gemma 2 of transformers every second layer has no window"
+            ));
+        }
         return if pattern == 1 { (0, 0) } else { (window, if pattern > n_layers { 0 } else { pattern }) };
     };
 
@@ -179,15 +192,21 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
     demands.equal("scale_embedding", config.scale_embedding, true);
     demands.equal("bias", config.bias, false);
     demands.equal("qkv_bias", config.has_qkv_bias(), false);
+    demands.equal("feed_forward_bias", config.has_feed_forward_bias(), false);
     demands.equal("qk_norm", config.qk_norm, is_gemma3);
-    if !is_gemma3 {
+    if is_gemma3 {
+        // transformers reads the field and does nothing with it.
+        demands.equal("attention_softcap", config.attention_softcap, 0.0);
+        let truncate = !matches!(config.rope_scaling, Some(RopeScaling::Yarn { truncate: false, .. }));
+        demands.equal("rope_scaling.truncate", truncate, true);
+    } else {
         demands.equal("local_rope_theta", config.local_rope_theta, None);
     }
 
     let kind = |layer| if config.is_global(layer) { FULL } else { SLIDING };
     let cap = |cap: f64| (cap > 0.0).then_some(cap);
-    let global = Rope { theta: config.rope_theta, scaling: config.rope_scaling };
-    let local = config.local_rope_theta.map_or(global, |theta| Rope { theta, scaling: None });
+    let global = Rope { theta: config.rope_theta, scaling: config.rope_scaling.clone() };
+    let local = config.local_rope_theta.map_or_else(|| global.clone(), |theta| Rope { theta, scaling: None });
     let rope = match is_gemma3 {
         true => json!({FULL: global.table(), SLIDING: local.table()}),
         false => Value::Object(global.table()),
@@ -197,7 +216,7 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
     let mut written = object(json!({
         "architectures": [if is_gemma3 { "Gemma3ForCausalLM" } else { "Gemma2ForCausalLM" }],
         "vocab_size": config.target_vocab_size,
-        "max_position_embeddings": config.max_positions,
+        "max_position_embeddings": written_positions(config),
         "hidden_size": config.d_model,
         "head_dim": config.head_dim(),
         "intermediate_size": config.d_ff,

@@ -2,7 +2,7 @@
 //!
 //! | | biases of q, k and v | norms of heads | sliding window |
 //! |---|---|---|---|
-//! | Llama | with `attention_bias` | no | no |
+//! | Llama | with `attention_bias`; `mlp_bias` is of the feed-forward part | no | no |
 //! | Mistral | no | no | `sliding_window` |
 //! | Qwen 2 | yes | no | `sliding_window` if `use_sliding_window` |
 //! | Qwen 3 | no | yes | `sliding_window` if `use_sliding_window` |
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::demands::{Demands, object};
 use super::fields::Fields;
-use super::rope::Rope;
+use super::rope::{Rope, computed_positions, written_positions};
 use super::table::{Line, Skipped, Sublayer, Table};
 use super::{Family, gemma};
 use crate::config::{
@@ -43,7 +43,7 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
     let mut table = Table { optional_prefix: "model.", skipped: SKIPPED, ..Table::default() };
     table.add_rows("embedding.table", "model.embed_tokens.weight", [v, d], 0);
     let with_bias = |bias: bool| if bias { Sublayer::Linear } else { Sublayer::LinearWithoutBias };
-    let linear = with_bias(config.bias);
+    let (linear, inner) = (with_bias(config.bias), with_bias(config.has_feed_forward_bias()));
 
     let attention: [Line<'_>; 2] = [
         ("self_attention_norm", Sublayer::RmsNorm, d, &[("input_layernorm", d)]),
@@ -61,8 +61,8 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
     let rest: [Line<'_>; 4] = [
         ("self_attention.output", linear, q, &[("self_attn.o_proj", d)]),
         ("feed_forward_norm", Sublayer::RmsNorm, d, &[("post_attention_layernorm", d)]),
-        ("feed_forward.input", linear, d, &[("mlp.gate_proj", f), ("mlp.up_proj", f)]),
-        ("feed_forward.output", linear, f, &[("mlp.down_proj", d)]),
+        ("feed_forward.input", inner, d, &[("mlp.gate_proj", f), ("mlp.up_proj", f)]),
+        ("feed_forward.output", inner, f, &[("mlp.down_proj", d)]),
     ];
     for i in 0..config.n_decoder_layers {
         let (ours, theirs) = (format!("decoder.layers.{i}."), format!("model.layers.{i}."));
@@ -89,13 +89,7 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig
     let has_bias = fields.flag_or("attention_bias", false);
     let mlp_bias = fields.flag_or("mlp_bias", false);
     let bias = match family {
-        Family::Llama => {
-            fields.same(
-                [("attention_bias", &has_bias), ("mlp_bias", &mlp_bias)],
-                "Kiln's layers have all biases or none",
-            );
-            has_bias
-        }
+        Family::Llama => has_bias,
         _ => {
             fields.only("attention_bias", false, "Kiln's model of this family has no such biases");
             fields.only("mlp_bias", false, "Kiln's model of this family has no such biases");
@@ -104,7 +98,14 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig
     };
 
     let n_layers = fields.size("num_hidden_layers");
-    let Rope { theta: rope_theta, scaling: rope_scaling } = Rope::read(fields, 10_000.0);
+    let usual_positions = match family {
+        Family::Mistral => 131_072,
+        Family::Qwen2 | Family::Qwen3 => 32_768,
+        _ => 2048,
+    };
+    let max_positions = fields.size_or("max_position_embeddings", usual_positions);
+    fields.only("partial_rotary_factor", 1, "Kiln rotates whole heads");
+    let Rope { theta: rope_theta, scaling: rope_scaling } = Rope::read(fields, 10_000.0, max_positions);
     TransformerConfig {
         architecture: Architecture::DecoderOnly,
         d_model,
@@ -115,14 +116,7 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig
         d_ff: fields.size("intermediate_size"),
         n_encoder_layers: 0,
         n_decoder_layers: n_layers,
-        max_positions: fields.size_or(
-            "max_position_embeddings",
-            match family {
-                Family::Mistral => 131_072,
-                Family::Qwen2 | Family::Qwen3 => 32_768,
-                _ => 2048,
-            },
-        ),
+        max_positions: computed_positions(max_positions, rope_scaling.as_ref(), fields),
         norm: NormPlacement::Pre,
         norm_kind: NormKind::RmsNorm,
         norm_eps: fields.number_or("rms_norm_eps", 1e-6),
@@ -135,6 +129,7 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig
         activation: FeedForwardActivation::Swiglu,
         bias,
         qkv_bias: (family == Family::Qwen2).then_some(true),
+        feed_forward_bias: (family == Family::Llama && mlp_bias != bias).then_some(mlp_bias),
         dropout: 0.0,
         attention_dropout: fields.number_or("attention_dropout", 0.0),
         tie_embeddings: fields.tied_output_or(false),
@@ -202,10 +197,11 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
         demands.equal("qkv_bias", config.has_qkv_bias(), config.bias);
     } else {
         demands.equal("bias", config.bias, false);
+        demands.equal("feed_forward_bias", config.has_feed_forward_bias(), false);
         demands.equal("qkv_bias", config.has_qkv_bias(), family == Family::Qwen2);
     }
 
-    let rope = Rope { theta: config.rope_theta, scaling: config.rope_scaling }.table();
+    let rope = Rope { theta: config.rope_theta, scaling: config.rope_scaling.clone() }.table();
     let architecture = match family {
         Family::Mistral => "MistralForCausalLM",
         Family::Qwen2 => "Qwen2ForCausalLM",
@@ -215,7 +211,7 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
     let mut written = object(json!({
         "architectures": [architecture],
         "vocab_size": config.target_vocab_size,
-        "max_position_embeddings": config.max_positions,
+        "max_position_embeddings": written_positions(config),
         "hidden_size": config.d_model,
         "head_dim": config.head_dim(),
         "intermediate_size": config.d_ff,
@@ -235,7 +231,7 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
     }
     match family {
         Family::Llama => {
-            written.extend(object(json!({"attention_bias": config.bias, "mlp_bias": config.bias})));
+            written.extend(object(json!({"attention_bias": config.bias, "mlp_bias": config.has_feed_forward_bias()})));
         }
         Family::Mistral => written.extend(object(json!({"sliding_window": config.window()}))),
         _ => written.extend(object(json!({

@@ -34,12 +34,15 @@
 
 mod bert;
 mod classes;
+mod configuration;
 mod demands;
 mod error;
 mod export;
 mod fields;
 mod gemma;
 mod gpt2;
+#[cfg(test)]
+mod harmless;
 mod import;
 mod llama;
 mod model;
@@ -244,30 +247,7 @@ pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, Hf
     let mut fields = Fields::new(object);
 
     let has = |end: &str| tensors.iter().any(|tensor| tensor.name.ends_with(end));
-    let mut config = match family {
-        Family::Gpt2 => gpt2::read(&mut fields),
-        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => llama::read(&mut fields, family),
-        Family::Gemma2 | Family::Gemma3 => gemma::read(&mut fields, family),
-        Family::Bert | Family::Roberta => bert::read(&mut fields, family, &has),
-        Family::Bart => seq2seq::read_bart(&mut fields),
-        Family::Marian => seq2seq::read_marian(&mut fields),
-        Family::M2m100 => seq2seq::read_m2m_100(&mut fields),
-        Family::T5 => t5::read(&mut fields, &has),
-    };
-    if config.architecture == Architecture::DecoderOnly {
-        (config.class_head, config.n_classes) = classes::of_decoder(&mut fields);
-    }
-    let mut tokens = TokenIds {
-        pad: token_id(&mut fields, "pad_token_id"),
-        bos: token_id(&mut fields, "bos_token_id"),
-        eos: token_id(&mut fields, "eos_token_id"),
-        decoder_start: token_id(&mut fields, "decoder_start_token_id"),
-    };
-    if family == Family::T5 {
-        // Newer files name it in generation_config.json only.
-        tokens.decoder_start = tokens.decoder_start.or(tokens.pad);
-    }
-    config.pad_id = tokens.pad.unwrap_or(if family == Family::Roberta { bert::ROBERTA_PAD } else { 0 });
+    let (config, tokens) = configuration::read(&mut fields, family, &has);
 
     let Fields { mut problems, mut notes, .. } = fields;
     if problems.is_empty() {
@@ -359,24 +339,6 @@ pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &Toke
     json.extend(written);
     json.extend(ids);
     Ok(Exported { family, config: Value::Object(json), generation_config, tensors })
-}
-
-/// Reads a token's id; of a list, the first.
-fn token_id(fields: &mut Fields<'_>, key: &str) -> Option<u32> {
-    let mut value = fields.get(key)?;
-    if let Value::Array(several) = value {
-        fields.notes.push(format!("{key} {value}: the first one is used"));
-        value = several.first()?;
-    }
-    // Some files have -1 for "none".
-    if value.as_i64() == Some(-1) {
-        return None;
-    }
-    let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-    if id.is_none() {
-        fields.problems.push(format!("{key} is {value}, not a token id"));
-    }
-    id
 }
 
 /// The fields of special tokens. Absent tokens are written as `null`, because the defaults refer to the family's original

@@ -184,6 +184,8 @@ fn read_shapes(fields: &mut Fields<'_>) -> TransformerConfig {
         "Kiln's encoder and decoder have the same d_ff",
     );
 
+    fields.only("is_decoder", false, "Kiln's model of this family has both sides");
+
     TransformerConfig {
         architecture: Architecture::EncoderDecoder,
         d_model: fields.size("d_model"),

@@ -106,10 +106,22 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
     table
 }
 
+/// Refuses an activation that `feed_forward_proj` does not name: in `transformers` these two fields replace what it says.
+fn check_activation(fields: &mut Fields<'_>) {
+    let name = fields.get("feed_forward_proj").and_then(Value::as_str).map(str::to_owned);
+    let is_multilingual = fields.get("model_type").is_some_and(|model_type| model_type == MULTILINGUAL);
+    let name = name.unwrap_or_else(|| ACTIVATIONS[usize::from(is_multilingual)].0.to_owned());
+    let gated = name.strip_prefix("gated-");
+    let function = if gated == Some("gelu") { "gelu_new" } else { gated.unwrap_or(&name) };
+    let why = format!("it is what feed_forward_proj \"{name}\" means; remove this field");
+    fields.only("dense_act_fn", function, &why);
+    fields.only("is_gated_act", gated.is_some(), &why);
+}
+
 /// `has` looks for a tensor by the end of its name: version 5 of `transformers` no longer says whether the output is tied.
 pub(super) fn read(fields: &mut Fields<'_>, has: &dyn Fn(&str) -> bool) -> TransformerConfig {
     let is_multilingual = fields.get("model_type").is_some_and(|model_type| model_type == MULTILINGUAL);
-    fields.only("is_encoder_decoder", true, "Kiln's model of this family has both sides");
+    check_activation(fields);
     fields.only("is_decoder", false, "Kiln's model of this family has both sides");
     let (d_model, n_heads, n_layers) = (fields.size("d_model"), fields.size("num_heads"), fields.size("num_layers"));
     let (head_dim, evenly) = (fields.size("d_kv"), d_model / n_heads.max(1));

@@ -94,7 +94,10 @@ impl FileTensor<'_> {
     }
 
     /// The elements as f32. The conversion is exact for all supported types but F64, which is rounded to nearest.
-    pub(super) fn values(&self) -> Vec<f32> {
+    ///
+    /// # Panics
+    /// If the elements are of another type.
+    pub fn values(&self) -> Vec<f32> {
         match &self.element_type {
             ElementType::F64 => self.doubles().map(|x| x as f32).collect(),
             ElementType::F32 => self.singles().collect(),

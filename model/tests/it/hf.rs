@@ -221,12 +221,13 @@ fn unsupported_options_are_refused_by_name() {
             json!({"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "rope_theta": 500000.0}}),
             "rope_parameters.low_freq_factor is missing or not a number",
         ),
-        ("llama", json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}), "rope_scaling of type \"dynamic\""),
         (
             "llama",
-            json!({"rope_scaling": {"rope_type": "yarn"}}),
-            "rope_scaling of type \"yarn\" is not supported; supported",
+            json!({"rope_scaling": {"rope_type": "proportional"}}),
+            "rope_scaling of type \"proportional\" is not supported; supported",
         ),
+        ("llama", json!({"rope_scaling": {"type": "dynamic"}}), "rope_scaling.factor is missing or not a number"),
+        ("llama", json!({"rope_scaling": {"rope_type": "yarn"}}), "rope_scaling.factor is missing or not a number"),
         (
             "llama",
             json!({"head_dim": 16}),
@@ -250,7 +251,7 @@ fn unsupported_options_are_refused_by_name() {
         ("qwen2", json!({"mlp_bias": true}), "mlp_bias true is not supported"),
         ("qwen3", json!({"attention_bias": true}), "attention_bias true is not supported"),
         ("qwen3", json!({"head_dim": null}), "misshaped: model.layers.0.self_attn.k_norm.weight is [16], wanted [128]"),
-        ("llama", json!({"mlp_bias": true}), "attention_bias false and mlp_bias true differ"),
+        ("llama", json!({"mlp_bias": true}), "missing: model.layers.0.mlp.gate_proj.bias [48]"),
         ("bert", json!({"position_embedding_type": "relative_key"}), "position_embedding_type \"relative_key\""),
         ("bert", json!({"is_decoder": true}), "is_decoder true"),
         ("roberta", json!({"hidden_act": "relu"}), "hidden_act \"relu\" is not supported, only \"gelu\""),
@@ -316,7 +317,7 @@ fn a_bert_without_head_is_an_encoder() {
 }
 
 const SCALING: RopeScaling =
-    RopeScaling { factor: 2.5, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_positions: 16 };
+    RopeScaling::Llama3 { factor: 2.5, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_positions: 16 };
 
 /// Variants that the fixtures lack: tied and untied matrices, biases, two vocabularies, heads.
 #[test]

@@ -3,6 +3,7 @@
 
 mod checkpointing;
 mod classes;
+mod configurations;
 mod decoding;
 mod families;
 mod fixture;

@@ -37,7 +37,7 @@ fn unsupported_options_are_refused_by_name() {
         "feed_forward_proj \"gated-relu\" is not supported; supported: relu",
     );
     refused(json!({"is_encoder_decoder": false}), "is_encoder_decoder false is not supported, only true");
-    refused(json!({"relative_attention_num_buckets": 7}), "model.relative_buckets 7 is not an even number");
+    refused(json!({"relative_attention_num_buckets": 3}), "model.relative_buckets 3 is not from 4 to 65536");
     refused(json!({"relative_attention_max_distance": 3}), "model.relative_max_distance 3 is not above half");
     refused(json!({"d_kv": null}), "d_kv is missing");
     refused(json!({"model_type": "umt5"}), "model_type \"umt5\" is not supported");

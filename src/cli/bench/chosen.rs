@@ -9,6 +9,7 @@ use crate::cli::error::Usage;
 use crate::config::{Config, Preset, Sources, resolve};
 use crate::device::DeviceChoice;
 use crate::diagnose::workload::{NAMES, Workload};
+use crate::logging::print::stderr_line;
 use crate::run::TrainedModel;
 
 /// The named workloads that are timed if none is chosen.
@@ -67,7 +68,7 @@ impl ChosenArgs {
         let names = if self.is_empty() { &usual[..] } else { &self.workloads };
         for name in names.iter().filter(|name| !(self.others && *name == LINK)) {
             let mut workload = named(name)?;
-            workload.set(&self.set)?.iter().for_each(|note| eprintln!("{note}"));
+            workload.set(&self.set)?.iter().for_each(|note| stderr_line!("{note}"));
             workload.reshape(self.rows, self.len)?;
             workloads.push(workload);
         }

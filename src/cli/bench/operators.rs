@@ -3,14 +3,24 @@
 use std::time::Duration;
 
 use crate::diagnose::operators::{ComparedOperator, OperatorTime, Peaks};
+use crate::logging::print::{stdout_line, stdout_text};
 
 /// Prints the operators of a step that took `step`, with rates, and with floors if the device's peaks are known.
 pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>) {
     let name = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let shape = rows.iter().map(|row| row.shape.len()).max().unwrap_or(0);
-    println!(
+    stdout_line!(
         "  {:<name$}  {:<shape$}  {:>5}  {:>8}  {:>8}  {:>6}  {:>8}  {:>15}  {:>8}  {:>8}",
-        "operator", "shape", "calls", "ms", "of step", "share", "host ms", "rate", "floor ms", "of floor"
+        "operator",
+        "shape",
+        "calls",
+        "ms",
+        "of step",
+        "share",
+        "host ms",
+        "rate",
+        "floor ms",
+        "of floor"
     );
 
     for row in rows {
@@ -18,7 +28,7 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
         let if_known = |text: String| if row.time.is_known() { text } else { "-".into() };
         let floor = peaks.map(|peaks| row.work.floor(peaks));
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-        println!(
+        stdout_line!(
             "  {:<name$}  {:<shape$}  {:>5}  {:>8}  {:>8}  {:>6}  {:>8.4}  {:>15}  {:>8}  {:>8}",
             row.name,
             row.shape,
@@ -33,21 +43,21 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
         );
     }
     if rows.iter().any(|row| row.calls == 0) {
-        println!(
+        stdout_line!(
             "  operators with 0 calls are not part of this step: it computes its loss in chunks of rows (model.logits_chunk_rows)"
         );
     }
 
     let (known, unknown): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.time.is_known());
     if !unknown.is_empty() {
-        println!(
+        stdout_line!(
             "  not timed, and not in the sums: {}. Something else kept the machine busy: a part of the call took as long as the \
              whole. Try more --repeats",
             unknown.iter().map(|row| row.name.as_str()).collect::<Vec<_>>().join(", ")
         );
     }
     let sum: f64 = known.iter().map(|row| row.of_step()).sum();
-    print!(
+    stdout_text!(
         "  sum of the operators {:.2} ms, {:.1}% of the step of {:.2} ms",
         1e3 * sum,
         100.0 * sum / step.as_secs_f64(),
@@ -56,29 +66,29 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
     match peaks {
         Some(peaks) => {
             let floors: f64 = known.iter().map(|row| row.calls as f64 * row.work.floor(peaks)).sum();
-            println!("; sum of their floors {:.2} ms", 1e3 * floors);
-            println!(
+            stdout_line!("; sum of their floors {:.2} ms", 1e3 * floors);
+            stdout_line!(
                 "  floor = max(operations / {:.0} TFLOP/s, bytes / {:.2} TB/s). A product of M x K x N has 2 M K N operations, \
                  attention 4 B H T S K forward and 10 B H T S K backward (half if causal). Bytes: every operand once",
                 peaks.flops / 1e12,
                 peaks.bytes / 1e12
             );
         }
-        None => println!("; the peaks of this device are unknown, so there are no floors"),
+        None => stdout_line!("; the peaks of this device are unknown, so there are no floors"),
     }
 }
 
 /// Prints the times of the baseline's operators and of Kiln's at the same shapes.
 pub(super) fn print_peer(rows: &[ComparedOperator]) {
-    println!("operators of the PyTorch baseline");
+    stdout_line!("operators of the PyTorch baseline");
     for ComparedOperator { name, ours, theirs_ms } in rows {
         let ours_ms = 1e3 * ours.device;
         match ours.is_known() {
             true => {
                 let ratio = theirs_ms / ours_ms;
-                println!("  {name:<34} {ours_ms:>8.4} ms, torch {theirs_ms:>8.4} ms: kiln is {ratio:.2} x as fast");
+                stdout_line!("  {name:<34} {ours_ms:>8.4} ms, torch {theirs_ms:>8.4} ms: kiln is {ratio:.2} x as fast");
             }
-            false => println!("  {name:<34} not timed: the machine was busy; torch {theirs_ms:>8.4} ms"),
+            false => stdout_line!("  {name:<34} not timed: the machine was busy; torch {theirs_ms:>8.4} ms"),
         }
     }
 }

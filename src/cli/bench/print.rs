@@ -7,13 +7,14 @@ use crate::diagnose::operators::Peaks;
 use crate::diagnose::replay::Comparison;
 use crate::diagnose::step_time::{Effort, StepTime};
 use crate::diagnose::workload::Workload;
+use crate::logging::print::{stderr_line, stdout_line};
 use crate::units::gib;
 
 /// Prints the device and what the figures mean.
 pub(super) fn header(bench: &Bench) {
     let Effort { steps, repeats } = bench.effort;
-    println!("{}, {:?}, {repeats} x {steps} steps", device_name(&bench.device), bench.dtype);
-    println!("tok/s = non-padding tokens / time; MFU = {}", mfu_formula(bench.peaks.as_ref()));
+    stdout_line!("{}, {:?}, {repeats} x {steps} steps", device_name(&bench.device), bench.dtype);
+    stdout_line!("tok/s = non-padding tokens / time; MFU = {}", mfu_formula(bench.peaks.as_ref()));
 }
 
 fn mfu_formula(peaks: Option<&Peaks>) -> String {
@@ -26,8 +27,8 @@ pub(super) fn ours(workload: &Workload, time: &StepTime) {
     let mfu = time.mfu.map_or_else(|| "unknown".into(), |mfu| format!("{:.1}%", 100.0 * mfu));
     let memory = time.reserved_bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", gib(bytes)));
     let [fastest, slowest] = time.spread;
-    println!("{}", workload.title);
-    println!(
+    stdout_line!("{}", workload.title);
+    stdout_line!(
         "  kiln           {:>8.2} ms  {:>9.0} tok/s  MFU {mfu:>5}  memory {memory}  host {:.2} ms  warm-up {:.1} s  loss {:.3} -> {:.3}",
         ms(time.step),
         time.tokens_per_sec,
@@ -36,15 +37,17 @@ pub(super) fn ours(workload: &Workload, time: &StepTime) {
         time.losses[0],
         time.losses[1],
     );
-    println!("  repeats        {:>8.2} to {:.2} ms; the median is above", ms(fastest), ms(slowest));
+    stdout_line!("  repeats        {:>8.2} to {:.2} ms; the median is above", ms(fastest), ms(slowest));
 
     match &time.replayed {
-        Ok(()) => println!("  replayed       forward and backward as a CUDA graph, as in training once a shape recurs"),
-        Err(reason) => println!("  eager          {reason}"),
+        Ok(()) => {
+            stdout_line!("  replayed       forward and backward as a CUDA graph, as in training once a shape recurs")
+        }
+        Err(reason) => stdout_line!("  eager          {reason}"),
     }
     if let Some(bytes) = time.activation_bytes_per_position {
-        println!(
-            "  activations    {bytes:.0} bytes per position: memory without weights, gradients, master weights and moments"
+        stdout_line!(
+            "  activations    {bytes:.0} bytes per position: memory without weights, gradients, master weights and optimizer state"
         );
     }
 }
@@ -53,19 +56,21 @@ pub(super) fn ours(workload: &Workload, time: &StepTime) {
 pub(super) fn replayed(Comparison { steps, eager, replayed }: &Comparison) {
     for (how, pace) in [("eager", eager), ("replayed", replayed)] {
         let memory = pace.added_bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", gib(bytes)));
-        println!("  {how:<14} {:>8.2} ms  host {:.2} ms  memory {memory}", ms(pace.step), ms(pace.enqueue));
+        stdout_line!("  {how:<14} {:>8.2} ms  host {:.2} ms  memory {memory}", ms(pace.step), ms(pace.enqueue));
     }
-    println!("  replayed and eager steps are equal bit for bit: {steps} steps, then all weights and moments");
+    stdout_line!(
+        "  replayed and eager steps are equal bit for bit: {steps} steps, then all weights and optimizer state"
+    );
 }
 
 /// Prints PyTorch's steps.
 pub(super) fn peer(record: &BenchRecord, lacks_workload: bool) {
     if lacks_workload {
-        println!("  torch          has no such workload");
+        stdout_line!("  torch          has no such workload");
     }
     for theirs in &record.peer {
         let mfu = if theirs.mfu_percent.is_nan() { "unknown".into() } else { format!("{:.1}%", theirs.mfu_percent) };
-        println!(
+        stdout_line!(
             "  torch {:<8} {:>8.2} ms  {:>9.0} tok/s  MFU {mfu:>5}  memory {:.2} GiB  kiln is {:.2} x as fast",
             if theirs.compiled { "compiled" } else { "eager" },
             theirs.step_ms,
@@ -89,8 +94,8 @@ pub(super) fn baseline(against: &Against, to_stderr: bool) {
         }
     };
     if to_stderr {
-        eprintln!("{line}");
+        stderr_line!("{line}");
     } else {
-        println!("{line}");
+        stdout_line!("{line}");
     }
 }

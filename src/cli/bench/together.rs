@@ -12,6 +12,7 @@ use crate::diagnose::link;
 use crate::diagnose::step_time::{StepTime, measure};
 use crate::diagnose::workload::Workload;
 use crate::distributed::{Link, Ranks};
+use crate::logging::print::stdout_line;
 
 /// Smaller collectives measure the latency, not the link.
 const LEAST_BYTES: u64 = 1 << 20;
@@ -29,7 +30,7 @@ pub(super) fn run(mut args: Args, link: Link) -> Result<()> {
 
 fn all(bench: &Bench, ranks: &Ranks, wants_link: bool) -> Result<()> {
     if ranks.is_first() {
-        println!("{} x {}, {:?}", ranks.size(), device_name(&bench.device), bench.dtype);
+        stdout_line!("{} x {}, {:?}", ranks.size(), device_name(&bench.device), bench.dtype);
     }
     if wants_link {
         print_link(ranks, &link::measure(ranks, &bench.device)?);
@@ -111,7 +112,7 @@ impl Moved {
 
     fn print(&self) {
         let Self { what, bytes, ms: [least, most], link_ms } = self;
-        println!(
+        stdout_line!(
             "  {what:<13}  {:>8.1} MB a step in {least:.2} to {most:.2} ms; {link_ms:.2} ms of them the link ({:.0} GB/s), the rest waits",
             bytes / 1e6,
             bytes / link_ms / 1e6
@@ -132,14 +133,14 @@ fn print(workload: &Workload, alone: [&StepTime; 2], together: &StepTime, step: 
     let slowest = rates.iter().map(|[_, together]| *together).fold(f64::INFINITY, f64::min);
     let sum_together = slowest * rates.len() as f64;
 
-    println!("{}", workload.title);
-    println!(
+    stdout_line!("{}", workload.title);
+    stdout_line!(
         "  each alone     {:>8.2} ms before, {:.2} ms after  {sum_alone:>9.0} tok/s ({each})  memory {}",
         ms(alone[0].step),
         ms(alone[1].step),
         memory(alone[0].reserved_bytes)
     );
-    println!(
+    stdout_line!(
         "  together       {:>8.2} ms  {sum_together:>9.0} tok/s, {:.1} % of the devices alone  memory {}  host {:.2} ms  loss {:.3} -> {:.3}",
         ms(step),
         100.0 * sum_together / sum_alone,
@@ -149,7 +150,7 @@ fn print(workload: &Workload, alone: [&StepTime; 2], together: &StepTime, step: 
         together.losses[1],
     );
     if let Err(reason) = &together.replayed {
-        println!("  together, steps were not replayed as CUDA graphs: {reason}");
+        stdout_line!("  together, steps were not replayed as CUDA graphs: {reason}");
     }
 }
 
@@ -161,10 +162,10 @@ fn print_link(ranks: &Ranks, times: &[link::LinkTime]) {
     if !ranks.is_first() {
         return;
     }
-    println!("link: GB/s = bytes that a rank sends / time of the slowest rank");
+    stdout_line!("link: GB/s = bytes that a rank sends / time of the slowest rank");
     for time in times {
         let rate = |secs: f64| time.sent(ranks.size()) / secs / 1e9;
-        println!(
+        stdout_line!(
             "  {:>4} MiB   exchange {:>8.3} ms {:>7.1} GB/s   all-gather {:>8.3} ms {:>7.1} GB/s   host {:.3} ms",
             time.bytes >> 20,
             1e3 * time.exchange_secs,

@@ -1,12 +1,13 @@
 //! Verifies the cache folder: token caches, the trained tokenizer and the built-in text.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use kiln_data::{TokenCache, verify_file_record};
+use kiln_data::files::read_file;
+use kiln_data::{TokenCache, verify_file_record, verify_record_of};
 
 use super::findings::{Findings, entries};
+use crate::checkpoint::{Checkpoints, TrainerState, read_state};
 use crate::config::Config;
 use crate::dataset::{SoundTokenizer, built_in, verify_tokenizer};
 use crate::units::thousands;
@@ -17,13 +18,17 @@ const WITHOUT_DIGEST: &str = "an earlier version wrote it without a digest";
 /// Verifies what is in the cache folder of the run in `dir`.
 pub(super) fn caches(dir: &Path, config: Option<&Config>, findings: &mut Findings) {
     let cache_dir = config.and_then(|config| config.data.cache_dir.clone()).unwrap_or_else(|| dir.join("cache"));
+    let trained_on = Checkpoints::of_run(dir).list().unwrap_or_default();
+    let trained_on = trained_on.iter().rev().find_map(|(_, path)| read_state(path).ok()?);
+    let trained_on = trained_on.as_ref();
     let mut n_caches = 0;
     for path in entries(&cache_dir) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.ends_with(".tokens") {
             n_caches += 1;
             findings.vouch_for(&path);
-            findings.add(&path, cache(&path));
+            let of_training = (name == "train.tokens").then_some(trained_on).flatten();
+            findings.add(&path, cache(&path, of_training));
         } else if name.ends_with(".tokens.files.json") {
             file_record(&path, findings);
         } else if name.ends_with(".partial") {
@@ -40,10 +45,22 @@ pub(super) fn caches(dir: &Path, config: Option<&Config>, findings: &mut Finding
     }
 }
 
-fn cache(path: &Path) -> Result<String> {
-    let check = || -> kiln_data::Result<String> {
+/// Verifies a token cache; the cache of the training text must be the one that the newest checkpoint was trained on.
+fn cache(path: &Path, trained_on: Option<&TrainerState>) -> Result<String> {
+    let check = || -> Result<String> {
         let cache = TokenCache::open(path)?;
         cache.verify()?;
+        if let Some(state) = trained_on {
+            let tokenizer = cache.tokenizer_fingerprint();
+            ensure!(
+                tokenizer == state.tokenizer_fingerprint,
+                "it was made with another tokenizer than the checkpoints"
+            );
+            // Other sources than pairs hash their settings, too.
+            let is_other = cache.is_pairs() && cache.fingerprint() != state.data_fingerprint;
+            ensure!(!is_other, "it holds another text than the newest checkpoint was trained on");
+        }
+        verify_record_of(&cache)?;
         let (rows, tokens) = (thousands(cache.n_rows() as f64), thousands(cache.n_tokens() as f64));
         Ok(format!("{rows} rows, {tokens} tokens"))
     };
@@ -93,7 +110,7 @@ fn built_in_text(config: &Config, cache_dir: &Path, findings: &mut Findings) {
             continue;
         }
         let compared = || -> Result<String> {
-            let found = fs::read(&path).context("it cannot be read")?;
+            let found = read_file(&path).context("it cannot be read")?;
             ensure!(found == wanted, "it is not the built-in text of this seed; the next start writes it again");
             Ok(format!("{} lines", thousands(wanted.iter().filter(|byte| **byte == b'\n').count() as f64)))
         };

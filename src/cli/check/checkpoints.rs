@@ -1,14 +1,14 @@
 //! Verifies the checkpoints of a run, and the files that point to them.
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use kiln_model::TransformerConfig;
 
 use super::findings::{Finding, Findings, entries};
 use crate::checkpoint::{
-    self, Best, CheckpointError, Checkpoints, MANIFEST_FILE, NamedTensor, Pointer, RUN_CONFIG_FILE, folder_name,
+    self, CheckpointError, Checkpoints, MANIFEST_FILE, NamedTensor, OpenCheckpoint, Pointer, RUN_CONFIG_FILE,
+    folder_name,
 };
 use crate::config::Config;
 use crate::dataset::Vocabulary;
@@ -17,7 +17,8 @@ use crate::units::thousands;
 /// Verifies one checkpoint on its own.
 pub(super) fn of_checkpoint(dir: &Path) -> Vec<Finding> {
     let mut findings = Findings::of(dir);
-    checkpoint(dir, &mut findings);
+    let own = Checkpoints::around(dir).map_or(Ok(()), |checkpoints| checkpoints.ensure_own(dir));
+    checkpoint(dir, own, &mut findings);
     findings.name_the_rest();
     findings.into_vec()
 }
@@ -29,16 +30,17 @@ pub(super) fn checkpoints(dir: &Path, findings: &mut Findings) {
         Ok(all) => all,
         Err(error) => return findings.add(checkpoints.dir(), Err(error.into())),
     };
-    let mut best = None;
+    let is_one_run = run_file(&checkpoints, &all, findings);
     for (_, path) in &all {
-        best = checkpoint(path, findings).or(best);
+        let own = if is_one_run { checkpoints.ensure_own(path) } else { Ok(()) };
+        checkpoint(path, own, findings);
     }
     if all.is_empty() {
         findings.note(checkpoints.dir(), "there is none yet");
     }
 
-    pointer(Pointer::Last, &checkpoints, all.last().map(|(step, _)| *step), findings);
-    pointer(Pointer::Best, &checkpoints, best.map(|best| best.step), findings);
+    pointer(Pointer::Last, &checkpoints, findings);
+    pointer(Pointer::Best, &checkpoints, findings);
     for path in entries(checkpoints.dir()) {
         if path.extension().is_some_and(|extension| extension == "tmp" || extension == "stale") {
             findings.note(&path, "left by an interrupted run; the next start removes it");
@@ -46,91 +48,100 @@ pub(super) fn checkpoints(dir: &Path, findings: &mut Findings) {
     }
 }
 
-/// Verifies a pointer that should name the checkpoint of step `wanted`.
-fn pointer(pointer: Pointer, checkpoints: &Checkpoints, wanted: Option<u64>, findings: &mut Findings) {
+/// Verifies a pointer: it names the checkpoint that the checkpoints themselves make it name.
+fn pointer(pointer: Pointer, checkpoints: &Checkpoints, findings: &mut Findings) {
     let path = checkpoints.dir().join(pointer.name());
-    let Ok(text) = fs::read_to_string(&path) else {
-        if checkpoints.list().is_ok_and(|all| !all.is_empty()) {
-            findings.note(&path, "there is none");
+    match checkpoints.agreed(pointer) {
+        Err(CheckpointError::Missing { .. }) => {
+            if checkpoints.list().is_ok_and(|all| !all.is_empty()) {
+                findings.note(&path, "there is none");
+            }
+            return;
         }
-        return;
-    };
-
-    let name = text.strip_suffix('\n').unwrap_or(&text);
-    let wanted = wanted.map(folder_name);
-    let exists = checkpoints.pointed(pointer).is_some_and(|path| path.ends_with(name));
-    match wanted {
-        _ if !exists => {
-            let error = anyhow::anyhow!("it names {name:?}, which does not exist; the next start sets it again");
-            findings.add(&path, Err(error));
+        Err(CheckpointError::Pointer { problem, .. }) => {
+            findings.add(&path, Err(anyhow!("{problem}; the next start sets it again")));
         }
-        Some(wanted) if wanted != name => {
-            let what = if pointer == Pointer::Last { "is newer" } else { "has the best validation" };
-            findings.note(&path, &format!("it names {name}, but {wanted} {what}; the next start sets it again"));
-        }
-        Some(_) => findings.add(&path, Ok(name.to_owned())),
-        None => {
-            return findings.note(&path, &format!("it names {name}; no sound checkpoint says whether that is right"));
+        Err(error) => findings.add(&path, Err(error.into())),
+        Ok(found) => {
+            findings.add(&path, Ok(found.file_name().unwrap_or_default().to_string_lossy().into_owned()));
         }
     }
     findings.vouch_for(path);
 }
 
-/// Verifies the checkpoint in `path`. Returns the best validation that it knows of.
-fn checkpoint(path: &Path, findings: &mut Findings) -> Option<Best> {
-    match checkpoint::verify(path) {
-        Ok(manifest) => manifest.files.iter().for_each(|file| findings.vouch_for(path.join(&file.name))),
-        Err(_) => entries(path).into_iter().for_each(|file| findings.vouch_for(file)),
+/// Verifies the file that says which run the checkpoints belong to. Returns whether it may speak about each of them.
+fn run_file(checkpoints: &Checkpoints, all: &[(u64, PathBuf)], findings: &mut Findings) -> bool {
+    let path = checkpoints.run_file();
+    let recorded = match checkpoints.recorded_run() {
+        Ok(None) => return true,
+        Ok(Some(recorded)) => recorded,
+        Err(error) => {
+            findings.add(&path, Err(error.into()));
+            return false;
+        }
+    };
+    findings.vouch_for(&path);
+    let runs: Vec<_> = all.iter().filter_map(|(_, path)| checkpoint::read_state(path).ok()??.run).collect();
+    let n_own = runs.iter().filter(|run| **run == recorded).count();
+    let finding = match n_own {
+        0 => Err(anyhow!("no checkpoint is of the run that it names; delete it if all are of one run")),
+        n => Ok(format!("{n} of {} checkpoints are of this run", runs.len())),
+    };
+    findings.add(&path, finding);
+    n_own > 0
+}
+
+/// Verifies the checkpoint in `path`.
+fn checkpoint(path: &Path, own: Result<(), CheckpointError>, findings: &mut Findings) {
+    let opened = OpenCheckpoint::open(path);
+    let listed = match &opened {
+        Ok(opened) => Some(opened.listed.clone()),
+        Err(_) => checkpoint::verify(path).ok().map(|manifest| manifest.files),
+    };
+    match listed {
+        Some(files) => files.iter().for_each(|file| findings.vouch_for(path.join(&file.name))),
+        None => entries(path).into_iter().for_each(|file| findings.vouch_for(file)),
     }
     findings.vouch_for(path.join(MANIFEST_FILE));
 
-    let (described, best) = match read_checkpoint(path) {
-        Ok((described, best)) => (Ok(described), best),
-        Err(error) => {
-            let remedy = "restore a copy, or delete this folder: --resume goes on from the newest sound checkpoint";
-            (Err(anyhow::anyhow!("{error:#}; {remedy}")), None)
-        }
-    };
-    findings.add(path, described);
-    best
+    let remedy = "restore a copy, or delete this folder: --resume goes on from the newest sound checkpoint";
+    let described = opened.map_err(Into::into).and_then(|opened| check_content(path, &opened));
+    let described = described.map_err(|error| anyhow!("{error:#}; {remedy}"));
+    findings.add(path, described.and_then(|described| own.map(|()| described).map_err(Into::into)));
 }
 
-fn read_checkpoint(path: &Path) -> Result<(String, Option<Best>)> {
-    let (step, weights, what, files, model, best) = match checkpoint::read(path) {
-        Ok(snapshot) => {
-            let moments = snapshot.first_moments.iter().chain(&snapshot.second_moments);
-            ensure_finite("moments of the optimizer", moments)?;
-            let (step, best) = (snapshot.state.step, snapshot.state.best);
-            (step, snapshot.weights, "weights, optimizer and state", snapshot.files, snapshot.model, best)
-        }
-        Err(CheckpointError::WeightsOnly(_)) => {
-            let read = checkpoint::read_weights(path)?;
-            (read.step, read.weights, "weights only", read.files, read.model, None)
-        }
-        Err(error) => return Err(error.into()),
-    };
-
-    ensure_finite("weights", weights.iter())?;
+/// Checks what the files of a sound checkpoint hold. Reads one tensor after the other.
+fn check_content(path: &Path, opened: &OpenCheckpoint) -> Result<String> {
+    let OpenCheckpoint { step, model, files, state, .. } = opened;
+    ensure_finite("numbers of the optimizer's state", opened.optimizer_states())?;
+    let (mut n_weights, mut n_tensors) = (0, 0);
+    let counted = opened.weights().inspect(|tensor| {
+        n_weights += tensor.values.len();
+        n_tensors += 1;
+    });
+    ensure_finite("weights", counted)?;
     if let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with("step-")) {
-        ensure!(name == folder_name(step), "it holds step {step}, but it was renamed; name it {}", folder_name(step));
+        ensure!(name == folder_name(*step), "it holds step {step}, but it was renamed; name it {}", folder_name(*step));
     }
 
     let config = files.iter().find(|file| file.name == RUN_CONFIG_FILE).context("it has no configuration")?;
     let config = Config::from_toml(&String::from_utf8_lossy(&config.bytes))
         .context("its config.toml is not a configuration of this version")?;
+    let problems = config.problems_when_read();
+    ensure!(problems.is_empty(), "its config.toml has values outside their limits: {}", problems.join("; "));
     let sizes = |model: &TransformerConfig| [model.d_model, model.d_ff, model.n_encoder_layers, model.n_decoder_layers];
     ensure!(
-        sizes(&config.model) == sizes(&model),
+        sizes(&config.model) == sizes(model),
         "its config.toml describes a model of another shape than its weights have"
     );
     let vocabulary = Vocabulary::load_dir(path, config.task).context("its tokenizer cannot be loaded")?;
-    vocabulary.check(&model)?;
-    let n_weights: usize = weights.iter().map(|tensor| tensor.values.len()).sum();
-    Ok((format!("{what}, {} numbers in {} tensors", thousands(n_weights as f64), weights.len()), best))
+    vocabulary.check(model)?;
+    let what = if state.is_some() { "weights, optimizer and state" } else { "weights only" };
+    Ok(format!("{what}, {} numbers in {n_tensors} tensors", thousands(n_weights as f64)))
 }
 
 /// Refuses numbers that are not finite: training never saves them, because it skips such updates.
-fn ensure_finite<'a>(what: &str, tensors: impl Iterator<Item = &'a NamedTensor>) -> Result<()> {
+fn ensure_finite(what: &str, tensors: impl Iterator<Item = NamedTensor>) -> Result<()> {
     for tensor in tensors {
         let n = tensor.values.iter().filter(|value| !value.is_finite()).count();
         ensure!(n == 0, "{n} of its {what} in {} are not finite; use an older checkpoint", tensor.name);

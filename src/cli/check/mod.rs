@@ -6,14 +6,15 @@ mod findings;
 mod parts;
 mod precision;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use kiln_data::files::read_text;
 
 use self::findings::{Finding, Verdict};
 use super::error::Usage;
 use crate::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE};
+use crate::logging::print::stdout_line;
 use crate::run::RunError;
 
 /// Verifies a run folder with its caches and checkpoints, or, with --precision, training in that precision
@@ -52,7 +53,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
 fn run_folder(dir: &Path) -> Result<()> {
     // `last` and `best` are files that name a folder next to them.
-    let pointed = fs::read_to_string(dir).ok().map(|name| dir.with_file_name(name.trim())).filter(|dir| dir.is_dir());
+    let pointed = read_text(dir).ok().map(|name| dir.with_file_name(name.trim())).filter(|dir| dir.is_dir());
     let dir = pointed.as_deref().unwrap_or(dir);
     let findings = if dir.join(MANIFEST_FILE).is_file() {
         checkpoints::of_checkpoint(dir)
@@ -64,9 +65,9 @@ fn run_folder(dir: &Path) -> Result<()> {
 
     for Finding { part, verdict } in &findings {
         match verdict {
-            Verdict::Sound(what) => println!("sound    {part}: {what}"),
-            Verdict::Note(what) => println!("note     {part}: {what}"),
-            Verdict::Damaged(what) => println!("DAMAGED  {part}: {what}"),
+            Verdict::Sound(what) => stdout_line!("sound    {part}: {what}"),
+            Verdict::Note(what) => stdout_line!("note     {part}: {what}"),
+            Verdict::Damaged(what) => stdout_line!("DAMAGED  {part}: {what}"),
         }
     }
 

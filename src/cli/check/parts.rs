@@ -1,10 +1,10 @@
 //! Verifies the parts of a run folder. Nothing here writes.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use kiln_data::files::{MOST_LINE_BYTES, open_file, read_file, read_line};
 use serde_json::Value;
 
 use super::caches::caches;
@@ -45,7 +45,7 @@ fn config(dir: &Path, findings: &mut Findings) -> Option<Config> {
 
     if let Some(newest) = newest {
         let saved = newest.join(RUN_CONFIG_FILE);
-        if fs::read(&path).ok() == fs::read(&saved).ok() {
+        if read_file(&path).ok() == read_file(&saved).ok() {
             findings.vouch_for(&path);
         } else if let Ok(there) = Config::read(&saved) {
             let differences: Vec<_> = all_differences(&there, &config).iter().map(ToString::to_string).collect();
@@ -58,13 +58,14 @@ fn config(dir: &Path, findings: &mut Findings) -> Option<Config> {
 
 /// Verifies the metrics: every line is JSON, and the steps follow each other.
 fn metrics(path: &Path, findings: &mut Findings) {
-    let Ok(file) = fs::File::open(path) else {
+    let Ok(file) = open_file(path) else {
         return findings.note(path, "there is none yet");
     };
     let read = || -> Result<(u64, Option<usize>)> {
         let (mut last_step, mut unfinished) = (0, None);
-        for (i, line) in BufReader::new(file).split(b'\n').enumerate() {
-            let (number, line) = (i + 1, line.context("it cannot be read")?);
+        let (mut file, mut line, mut number) = (BufReader::new(file), Vec::new(), 0);
+        while read_line(&mut file, &mut line, MOST_LINE_BYTES).context("it cannot be read")? {
+            number += 1;
             if let Some(before) = unfinished {
                 bail!("line {before} is not JSON; the file can be moved away, training continues without it");
             }

@@ -10,6 +10,7 @@ use crate::config::Precision;
 use crate::dataset::RunData;
 use crate::device::device_name;
 use crate::diagnose::precision::{Audit, Trial, audit};
+use crate::logging::print::{stderr_line, stdout_line};
 use crate::metrics::StepMetrics;
 use crate::run::RunError;
 use crate::units::{gib, thousands};
@@ -65,9 +66,9 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
     // Token caches go where the configuration says, else into a temporary folder.
     let folder = std::env::temp_dir().join(format!("kiln-check-{}", std::process::id()));
     let audited = || -> Result<Audit> {
-        let data = RunData::open(&config, &folder, None, &mut |line| eprintln!("{line}"))?;
+        let data = RunData::open(&config, &folder, None, &mut |line| stderr_line!("{line}"))?;
         data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
-        println!("{name} against f32: {} steps from seed {} on {}", args.steps, config.seed, device_name(&device));
+        stdout_line!("{name} against f32: {} steps from seed {} on {}", args.steps, config.seed, device_name(&device));
         audit(&config, &data, precision, args.steps, &device)
     };
 
@@ -80,11 +81,11 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
     print(&audit, name, args.every);
     match audit.problems(args.tolerance / 100.0).as_slice() {
         [] => {
-            println!("sound: {name} trains as f32 does, within {} %", args.tolerance);
+            stdout_line!("sound: {name} trains as f32 does, within {} %", args.tolerance);
             Ok(())
         }
         problems => {
-            problems.iter().for_each(|problem| println!("WRONG  {problem}"));
+            problems.iter().for_each(|problem| stdout_line!("WRONG  {problem}"));
             bail!("{name} failed the check; the lines above say why")
         }
     }
@@ -92,18 +93,18 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
 
 fn print(audit: &Audit, name: &str, every: u64) {
     let Audit { reference, asked, .. } = audit;
-    println!("{:>8}  {:>10}  {:>10}  difference", "step", "loss f32", format!("loss {name}"));
+    stdout_line!("{:>8}  {:>10}  {:>10}  difference", "step", "loss f32", format!("loss {name}"));
     let n_steps = asked.steps.len() as u64;
     for (f32_step, step) in reference.steps.iter().zip(&asked.steps) {
         if step.step.is_multiple_of(every) || step.step == 1 || step.step == n_steps {
-            println!("{}", line(f32_step, step));
+            stdout_line!("{}", line(f32_step, step));
         }
     }
     let (step, difference) = audit.largest_difference();
-    println!("largest difference: {:.3} % at step {step}", 100.0 * difference);
+    stdout_line!("largest difference: {:.3} % at step {step}", 100.0 * difference);
 
     let tokens = |trial: &Trial| thousands(trial.tokens_per_sec);
-    println!(
+    stdout_line!(
         "speed over the later half: f32 {} tok/s, {name} {} tok/s ({:.2} times)",
         tokens(reference),
         tokens(asked),
@@ -111,25 +112,28 @@ fn print(audit: &Audit, name: &str, every: u64) {
     );
     match (reference.reserved_bytes, asked.reserved_bytes) {
         (Some(f32_bytes), Some(bytes)) => {
-            println!("peak of device memory: f32 {:.2} GiB, {name} {:.2} GiB", gib(f32_bytes), gib(bytes))
+            stdout_line!("peak of device memory: f32 {:.2} GiB, {name} {:.2} GiB", gib(f32_bytes), gib(bytes))
         }
-        _ => println!("peak of device memory: not known on the CPU"),
+        _ => stdout_line!("peak of device memory: not known on the CPU"),
     }
 
     if let Some((first, last)) = asked.steps.first().zip(asked.steps.last())
         && let Some((first, last)) = first.loss_scale.zip(last.loss_scale)
     {
-        println!("loss scale: {first} at first, {last} in the end; {} of {n_steps} steps skipped", asked.n_overflows());
+        stdout_line!(
+            "loss scale: {first} at first, {last} in the end; {} of {n_steps} steps skipped",
+            asked.n_overflows()
+        );
     }
 
     let dtypes = asked.dtypes.iter().map(|(what, dtype)| format!("{what} {dtype:?}"));
-    println!("dtypes: {}", dtypes.collect::<Vec<_>>().join(", "));
+    stdout_line!("dtypes: {}", dtypes.collect::<Vec<_>>().join(", "));
     for probe in &audit.probes {
         let verdict = if probe.is_sound() { "computed in f32" } else { "NOT computed in f32" };
-        println!("{}: {verdict} (error {:.1e}, rounding explains {:.1e})", probe.what, probe.error, probe.allowed);
+        stdout_line!("{}: {verdict} (error {:.1e}, rounding explains {:.1e})", probe.what, probe.error, probe.allowed);
     }
     let integers = if asked.integers_untouched && audit.ids_are_exact { "untouched" } else { "CHANGED" };
-    println!("token numbers: {integers}");
+    stdout_line!("token numbers: {integers}");
 }
 
 fn line(reference: &StepMetrics, step: &StepMetrics) -> String {

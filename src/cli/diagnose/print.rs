@@ -1,25 +1,27 @@
 //! What `kiln diagnose` prints as text.
 
 use crate::diagnose::elimination::{self, Check, Figures, Outcome, Verdict, causes};
+use crate::logging::print::stdout_line;
 use crate::logging::wrap::for_stdout;
 use crate::metrics::GpuUse;
 
 /// Prints a test with its verdicts.
-pub(super) fn outcome(Outcome { test, verdicts, not_run, gpu }: &Outcome) {
+pub(super) fn outcome(Outcome { test, verdicts, not_measured, not_run, gpu }: &Outcome) {
     let power = gpu.as_ref().map_or(String::new(), |gpu| format!("  [{}]", power(gpu)));
-    println!("\n{test}{power}");
+    stdout_line!("\n{test}{power}");
     if let Some(why) = not_run {
-        println!("  {why}");
+        stdout_line!("  {why}");
     }
     verdicts.iter().for_each(verdict);
+    not_measured.iter().for_each(|why| stdout_line!("  {why}"));
 }
 
-fn verdict(Verdict { what, figure, unit, spread, against, words }: &Verdict) {
+fn verdict(Verdict { what, figure, unit, spread, against, words, .. }: &Verdict) {
     let spread = spread.map_or(String::new(), |[least, most]| format!(" ({} to {})", number(least), number(most)));
     let against = against.map_or(String::new(), |other| format!(", against {}", number(other)));
-    println!("  {what:<40} {:>10} {unit}{spread}{against}", number(*figure));
+    stdout_line!("  {what:<40} {:>10} {unit}{spread}{against}", number(*figure));
     if !words.is_empty() {
-        println!("      {words}");
+        stdout_line!("      {words}");
     }
 }
 
@@ -52,7 +54,7 @@ fn power(gpu: &GpuUse) -> String {
 /// Prints the checks.
 pub(super) fn checks(checks: &[Check]) {
     if !checks.is_empty() {
-        println!();
+        stdout_line!();
     }
     for Check { name, passed, words } in checks {
         let mark = match passed {
@@ -60,15 +62,15 @@ pub(super) fn checks(checks: &[Check]) {
             Some(false) => "FAILED",
             None => "-",
         };
-        println!("{mark:<7} {name:<9} {words}");
+        stdout_line!("{mark:<7} {name:<9} {words}");
     }
 }
 
 /// Prints the bottleneck, and what else costs time.
 pub(super) fn bottleneck(figures: &Figures) {
-    println!("\n{}", for_stdout(&elimination::bottleneck(figures)));
+    stdout_line!("\n{}", for_stdout(&elimination::bottleneck(figures)));
     for cause in causes(figures).iter().skip(1) {
-        println!("{}", for_stdout(&format!("also: {}: {}", cause.name, cause.sentence())));
+        stdout_line!("{}", for_stdout(&format!("also: {}: {}", cause.name, cause.sentence())));
     }
 }
 

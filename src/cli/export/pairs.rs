@@ -1,15 +1,15 @@
-//! What `kiln export` writes of a run that translates: the tokenizers in the layout of OPUS-MT, and how beams are searched.
+//! What `kiln export` writes of a run that translates: the tokenizers in the layout of OPUS-MT.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use kiln_data::files::read_file;
 use kiln_data::{MarianFiles, PairTokenizers};
 use kiln_model::NamedTensor;
 use serde_json::{Map, Value, json};
 
-use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization};
 use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
+use crate::logging::print::stderr_line;
 
 /// Names and contents of files.
 pub(super) type Files = Vec<(String, Vec<u8>)>;
@@ -23,7 +23,7 @@ pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Op
     let mut files = Files::new();
     for name in MarianFiles::MODELS {
         let path = checkpoint.join(name);
-        files.push((name.to_owned(), fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?));
+        files.push((name.to_owned(), read_file(&path).with_context(|| format!("{}: cannot be read", path.display()))?));
     }
     let [source, target] = ["source", "target"].map(|side| checkpoint.join(format!("{side}.{TOKENIZER_FILE}")));
     let (source, target) = (TokenizerFile::read(&source)?, TokenizerFile::read(&target)?);
@@ -34,43 +34,16 @@ pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Op
         files.push((MarianFiles::TARGET_VOCABULARY.to_owned(), super::text(&json!(of_target))));
     }
 
-    let names = super::token_names(&checkpoint.join(TOKENIZER_CONFIG_FILE))?;
+    let mut names = super::token_names(&checkpoint.join(TOKENIZER_CONFIG_FILE))?;
+    let published = super::published::take(&mut names, true);
     let kept = ["pad_token", "eos_token", "unk_token", "source_lang", "target_lang"];
     let mut config: Map<String, Value> = names.into_iter().filter(|(key, _)| kept.contains(&key.as_str())).collect();
     config.insert("tokenizer_class".to_owned(), json!("MarianTokenizer"));
     config.insert("separate_vocabs".to_owned(), json!(separate));
     config.insert("model_max_length".to_owned(), json!(max_positions));
+    config.extend(published);
     files.push((TOKENIZER_CONFIG_FILE.to_owned(), super::text(&Value::Object(config))));
     Ok(Some(files))
-}
-
-/// Adds to `generation_config.json` how beams are searched, if they are scored as in `transformers`.
-///
-/// Each target begins with `n_first` given tokens.
-pub(super) fn describe_beams(settings: &GenerateConfig, n_first: usize, generation: &mut Value) {
-    if !settings.force_end {
-        generation["forced_eos_token_id"] = Value::Null;
-    }
-    if settings.beam_size == 1 {
-        super::describe_sampling(settings, generation);
-    }
-    if settings.length_normalization != LengthNormalization::Power {
-        return;
-    }
-    generation["num_beams"] = json!(settings.beam_size);
-    generation["length_penalty"] = json!(settings.length_penalty);
-    generation["early_stopping"] = match settings.early_stopping {
-        EarlyStopping::Never => json!("never"),
-        EarlyStopping::Heuristic => json!(false),
-        EarlyStopping::First => json!(true),
-    };
-    // Kiln never scores the tokens that it never writes.
-    if generation["bad_words_ids"].is_array() {
-        generation["renormalize_logits"] = json!(true);
-    }
-    if settings.max_len_ratio == 0.0 {
-        generation["max_length"] = json!(settings.max_len_offset + n_first + 1); // the start token counts
-    }
 }
 
 /// Says that the decoder's start token has a vector that is not zero: CTranslate2 takes zeros for it, as Marian does.
@@ -81,7 +54,7 @@ pub(super) fn note_start(tokenizers: &PairTokenizers, tensors: &[NamedTensor]) {
     let largest =
         table.values.chunks_exact(table.shape[1]).nth(start).into_iter().flatten().fold(0f32, |a, b| a.max(b.abs()));
     if largest > 0.0 {
-        eprintln!(
+        stderr_line!(
             "note: the start token of the decoder has a vector with elements up to {largest:.1e}; CTranslate2 and Marian begin with \
              zeros, so a conversion translates differently. Train adapters or freeze the embeddings (train.freeze) of a \
              published model to keep its zeros"

@@ -1,16 +1,16 @@
 //! The tokenizers of a model folder, as its run will have them.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kiln_data::{M2m100Files, MarianFiles};
+use kiln_data::{FolderTokenizer, M2m100Files, MarianFiles};
 use kiln_model::hf::TokenIds;
 
 use crate::checkpoint::StoredFile;
 use crate::config::Task;
 use crate::config::task::{Reads, traits_of};
 use crate::hugging_face::{Folder, FolderError, SENTENCEPIECE_FILE, TOKENIZER_FILE, TokenizerFile};
+use crate::logging::print::stderr_line;
 
 /// The tokenizers of a model folder.
 pub(super) struct Tokenizers {
@@ -30,13 +30,15 @@ pub(super) struct Tokenizers {
 
 impl Tokenizers {
     /// Reads the `tokenizer.json` that the user names. Otherwise it reads the SentencePiece models and the vocabulary of a
-    /// folder as OPUS-MT or M2M-100 publish it, or else the folder's `tokenizer.json`.
+    /// folder as OPUS-MT or M2M-100 publish it, or else the folder's `tokenizer.json` with what the files next to it say. The
+    /// embedding has `rows` rows.
     pub(super) fn read(
         dir: &Path,
         named: Option<PathBuf>,
         source: &Folder,
         task: Task,
         tokens: &TokenIds,
+        rows: usize,
     ) -> Result<Self> {
         if named.is_none() && traits_of(task).reads == Reads::Pairs {
             if let Some(files) = MarianFiles::read(dir)? {
@@ -48,7 +50,9 @@ impl Tokenizers {
         }
 
         let path = named.or_else(|| source.tokenizer()).ok_or_else(|| no_tokenizer(dir))?;
-        let bytes = fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
+        let FolderTokenizer { json, notes } = FolderTokenizer::read(&path, rows)?;
+        notes.iter().for_each(|note| stderr_line!("note: {note}"));
+        let bytes = json.into_bytes();
         let first = TokenizerFile::parse(&bytes, &path)?;
         let around = first.around().with_context(|| path.display().to_string())?;
         let files = vec![StoredFile { name: TOKENIZER_FILE.to_owned(), bytes }];
@@ -91,7 +95,7 @@ impl Tokenizers {
             return Err(FolderError::BadFile { path: self.path.clone(), reason });
         }
         if n < rows {
-            eprintln!(
+            stderr_line!(
                 "note: the embedding has {rows} rows and the tokenizer {n} ids; the other rows are kept but never used"
             );
         }

@@ -26,8 +26,8 @@ use crate::units::thousands;
 ///
 /// With --devices, a step takes train.grad_accum_steps batches on each device.
 ///
-/// Ctrl-C or SIGTERM saves a checkpoint and ends the run; --resume continues it. SIGUSR1 saves a checkpoint and the run
-/// goes on.
+/// Ctrl-C, SIGTERM or a terminal that closes (SIGHUP) saves a checkpoint and ends the run; --resume continues it. SIGUSR1
+/// saves a checkpoint and the run goes on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln train
@@ -122,7 +122,9 @@ impl Args {
             return Err(Usage(text.into()).into());
         }
         let from = self.from.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
-        let continued = of_first(link.as_ref(), || self.run_to_continue())?;
+        // Rank 0 is alone in a dry run.
+        let ranks = link.as_ref().filter(|_| !self.dry_run);
+        let continued = of_first(ranks, || self.run_to_continue())?;
 
         let mut config = self.config.clone();
         let base = if let Some(dir) = &continued {
@@ -153,7 +155,7 @@ impl Args {
         let resume = continued.is_some();
         let dir = match continued {
             Some(dir) => dir,
-            None => of_first(link.as_ref(), || self.new_folder(&base))?,
+            None => of_first(ranks, || self.new_folder(&base))?,
         };
 
         // Naming the key is enough to train longer.

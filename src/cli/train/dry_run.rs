@@ -9,6 +9,7 @@ use kiln_model::hf::{HfError, export_family};
 
 use crate::config::Config;
 use crate::dataset::{RunData, Vocabulary};
+use crate::logging::print::{stdout_line, stdout_text};
 use crate::logging::wrap::for_stdout;
 use crate::run::Run;
 use crate::units::{counted, thousands};
@@ -44,12 +45,12 @@ pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
 
     match show_config {
         true => {
-            summary.lines().for_each(|line| println!("# {line}"));
-            print!("\n{}", config.to_toml());
+            summary.lines().for_each(|line| stdout_line!("# {line}"));
+            stdout_text!("\n{}", config.to_toml());
         }
         false => {
-            summary.lines().for_each(|line| println!("{}", for_stdout(line)));
-            println!("(--show-config prints the configuration; nothing was trained or kept)");
+            summary.lines().for_each(|line| stdout_line!("{}", for_stdout(line)));
+            stdout_line!("(--show-config prints the configuration; nothing was trained or kept)");
         }
     }
     Ok(())
@@ -167,7 +168,7 @@ fn parts(bytes: &TrainBytes) -> String {
     let parts = [
         (bytes.weights, "weights"),
         (bytes.master, if bytes.weights == 0 { "weights" } else { "master weights" }),
-        (bytes.moments, "moments"),
+        (bytes.optimizer_state, "optimizer state"),
         (bytes.gradients, "gradients"),
         (bytes.accumulator, "accumulated gradients"),
         (bytes.average, "average of the weights"),
@@ -196,14 +197,14 @@ mod tests {
         let bytes = TrainBytes {
             weights: mib,
             gradients: 2 * mib,
-            moments: 4 * mib,
+            optimizer_state: 4 * mib,
             activations,
             flat_gradients: 2 * mib,
             ..TrainBytes::default()
         };
-        assert_eq!(parts(&bytes), "weights 1 MiB, moments 4 MiB, gradients 2 MiB, activations 1,990 MiB");
+        assert_eq!(parts(&bytes), "weights 1 MiB, optimizer state 4 MiB, gradients 2 MiB, activations 1,990 MiB");
         let f32 = TrainBytes { weights: 0, master: 3 * mib, ..bytes };
-        assert!(parts(&f32).starts_with("weights 3 MiB, moments"), "{}", parts(&f32));
+        assert!(parts(&f32).starts_with("weights 3 MiB, optimizer state"), "{}", parts(&f32));
 
         let of = |preset: Preset| {
             let config = preset.config();

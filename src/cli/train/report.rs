@@ -10,6 +10,7 @@ use super::sample::TextSample;
 use crate::cli::lines::one_line;
 use crate::config::Task;
 use crate::config::task::{Reads, traits_of};
+use crate::logging::print::stdout_line;
 use crate::logging::wrap::{for_stdout, wrapped};
 use crate::metrics::ValidationMetrics;
 use crate::run::Session;
@@ -64,13 +65,13 @@ pub(super) fn print(outcome: &Outcome, session: &Session, dir: &Path, shown: boo
     if let Some(sample) = TextSample::of(&trainer.config().generate, trainer.vocabulary(), session.prompt(), is_chat)
         && let Some(text) = sample.write(&trainer.state().model)?
     {
-        println!("{}", wrapped(&format!("  {}", one_line(&text)), COLUMNS));
+        stdout_line!("{}", wrapped(&format!("  {}", one_line(&text)), COLUMNS));
     }
     let next = match is_chat {
         true => chat_command(session.prompt(), dir),
         false => next_command(trainer.config().task, &samples, session.prompt(), dir),
     };
-    println!("Next: {next}");
+    stdout_line!("Next: {next}");
     Ok(())
 }
 
@@ -84,13 +85,13 @@ fn samples(examples: &[Example]) -> Vec<(usize, Example)> {
 
 fn print_result(outcome: &Outcome, samples: &[(usize, Example)], shown: bool) {
     if let Some(validation) = outcome.validation.as_ref().filter(|_| !shown) {
-        println!("{}", scores(validation));
+        stdout_line!("{}", scores(validation));
     }
     for (row, example) in samples {
         if let Some(hypothesis) = outcome.hypotheses.get(*row) {
             let verdict = if hypothesis == &example.target { "=" } else { "!=" };
             let lines = sample(&cut(&example.source), &cut(hypothesis), verdict, &cut(&example.target));
-            lines.lines().for_each(|line| println!("{}", for_stdout(line)));
+            lines.lines().for_each(|line| stdout_line!("{}", for_stdout(line)));
         }
     }
 }

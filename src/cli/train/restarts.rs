@@ -2,19 +2,21 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use kiln_data::files::open_file;
 use serde_json::Value;
 
+use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::cli::exit::{BAD_DATA, INTERRUPTED, USAGE};
 use crate::cli::together::DevicesArgs;
 use crate::distributed::launch::Signals;
 use crate::logging::METRICS_FILE;
+use crate::logging::print::stderr_line;
 
 /// Starts that take no step, one after another, after which the run does not start again.
 const STARTS_WITHOUT_STEP: usize = 3;
@@ -32,17 +34,12 @@ struct End {
 /// Trains in other processes, and starts them again when one dies.
 pub(super) fn run(devices: &DevicesArgs, dir: &Path, restarts: u32) -> Result<ExitCode> {
     let signals = Signals::listen().context("listening for Ctrl-C")?;
-    let args = without_restarts(env::args_os().skip(1));
-    let resumes = args.iter().any(|arg| arg.to_string_lossy().starts_with("--resume"));
-    let mut again = args.clone();
-    if !resumes {
-        again.push("--resume=auto".into());
-    }
-
+    let args = without(&env::args_os().skip(1).collect::<Vec<_>>(), "--restarts", true);
     let mut ends: Vec<End> = Vec::new();
     loop {
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let code = devices.start(if ends.is_empty() { &args } else { &again }, &signals)?;
+        let again = !ends.is_empty() && dir.join(RUN_CONFIG_FILE).exists();
+        let code = devices.start(&if again { continuing(&args) } else { args.clone() }, &signals)?;
         if code == 0 || [USAGE, BAD_DATA, INTERRUPTED].contains(&code) {
             return Ok(ExitCode::from(code));
         }
@@ -52,25 +49,35 @@ pub(super) fn run(devices: &DevicesArgs, dir: &Path, restarts: u32) -> Result<Ex
         if let Some(reason) =
             hopeless(&ends).or((n > restarts as usize).then(|| format!("{restarts} restarts are used up")))
         {
-            eprintln!("the run has failed with exit code {code}, and is not started again: {reason}");
+            stderr_line!("the run has failed with exit code {code}, and is not started again: {reason}");
             return Ok(ExitCode::from(code));
         }
         let step = ends[n - 1].step.map_or("before its first step".to_owned(), |step| format!("after step {step}"));
-        eprintln!(
+        stderr_line!(
             "restart {n} of {restarts}: the run has ended with exit code {code} {step}; it continues from its newest checkpoint"
         );
     }
 }
 
-/// Returns the arguments of this process without `--restarts N`.
-fn without_restarts(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut args = args;
+/// Returns the `args` that continue what `args` have begun. A run that has begun has its weights and vocabulary.
+fn continuing(args: &[OsString]) -> Vec<OsString> {
+    let mut all = without(&without(args, "--from", true), "--new-vocabulary", false);
+    if !all.iter().any(|arg| arg.to_string_lossy().starts_with("--resume")) {
+        all.push("--resume=auto".into());
+    }
+    all
+}
+
+/// Returns the `args` without the flag `name` and, if it has one, its value.
+fn without(args: &[OsString], name: &str, has_value: bool) -> Vec<OsString> {
+    let mut args = args.iter();
     let mut kept = Vec::new();
     while let Some(arg) = args.next() {
-        match arg.to_str() {
-            Some("--restarts") => drop(args.next()),
-            Some(other) if other.starts_with("--restarts=") => (),
-            _ => kept.push(arg),
+        match arg.to_str().and_then(|arg| arg.strip_prefix(name)) {
+            Some("") if has_value => drop(args.next()),
+            Some("") => (),
+            Some(value) if value.starts_with('=') => (),
+            _ => kept.push(arg.clone()),
         }
     }
     kept
@@ -90,7 +97,7 @@ fn hopeless(ends: &[End]) -> Option<String> {
 
 /// Returns the last step in `metrics.jsonl` that was written since `began`, in seconds of Unix time.
 fn last_step(dir: &Path, began: f64) -> Option<u64> {
-    let mut file = File::open(dir.join(METRICS_FILE)).ok()?;
+    let mut file = open_file(&dir.join(METRICS_FILE)).ok()?;
     let size = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(size.saturating_sub(TAIL))).ok()?;
     let mut tail = Vec::new();
@@ -120,10 +127,14 @@ mod tests {
 
     #[test]
     fn only_its_own_argument_is_taken_out() {
-        let args = |text: &str| without_restarts(text.split(' ').map(OsString::from));
-        let kept = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(args("train --restarts 3 --run r"), kept("train --run r"));
-        assert_eq!(args("train --run r --restarts=3 --resume"), kept("train --run r --resume"));
+        let args = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let first = |text: &str| without(&args(text), "--restarts", true);
+        assert_eq!(first("train --restarts 3 --run r"), args("train --run r"));
+        assert_eq!(first("train --run r --restarts=3 --resume"), args("train --run r --resume"));
+
+        let next = |text: &str| continuing(&args(text));
+        assert_eq!(next("train --from a --run r --new-vocabulary"), args("train --run r --resume=auto"));
+        assert_eq!(next("train --from=a --run r --resume auto"), args("train --run r --resume auto"));
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub struct Figures {
     pub pending_limit: f64,
     /// Peak of the memory on the largest batch.
     pub peak_bytes: Option<u64>,
+    /// The least that it can be: the weights.
+    pub least_peak_bytes: u64,
     /// Memory of the device.
     pub memory_bytes: Option<u64>,
     /// Whether the stopwatch is right.

@@ -3,6 +3,7 @@
 //! Every test begins with states and loaders of its own, warms up, syncs, repeats, and checks the values that it has timed. All take
 //! the same batches ([`Subject::window`]). The figures of all tests together name the [`bottleneck`].
 
+mod bounds;
 mod checks;
 mod devices;
 mod feeding;
@@ -76,7 +77,10 @@ pub fn diagnose(subject: &Subject<'_>, tests: &[Test], mut show: impl FnMut(Even
             Ok(verdicts) => (verdicts, None),
             Err(why) => (Vec::new(), Some(why)),
         };
-        let outcome = Outcome { test, verdicts, not_run, gpu };
+        bounds::forget_impossible(&mut figures);
+        let not_measured: Vec<_> = verdicts.iter().filter_map(bounds::why_not_measured).collect();
+        let verdicts = verdicts.into_iter().filter(|verdict| bounds::why_not_measured(verdict).is_none()).collect();
+        let outcome = Outcome { test, verdicts, not_measured, not_run, gpu };
         show(Event::Ended(&outcome));
         outcomes.push(outcome);
     }

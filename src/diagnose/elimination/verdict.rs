@@ -156,6 +156,9 @@ pub struct Verdict {
     /// The figure that it is compared with, in the same unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<f64>,
+    /// The least and the most that the figure can be; without them its unit decides.
+    #[serde(skip)]
+    pub bounds: Option<[f64; 2]>,
     /// What the figure means.
     pub words: String,
 }
@@ -163,13 +166,19 @@ pub struct Verdict {
 impl Verdict {
     /// Returns a figure without a comparison.
     pub fn new(what: impl Into<String>, figure: f64, unit: &'static str, words: impl Into<String>) -> Self {
-        Self { what: what.into(), figure, unit, spread: None, against: None, words: words.into() }
+        Self { what: what.into(), figure, unit, spread: None, against: None, bounds: None, words: words.into() }
     }
 
     /// Adds the smallest and the largest repeat.
     #[must_use]
     pub fn within(self, spread: [f64; 2]) -> Self {
         Self { spread: Some(spread), ..self }
+    }
+
+    /// Adds the least and the most that the figure can be. Beyond them it counts as not measured.
+    #[must_use]
+    pub fn between(self, bounds: [f64; 2]) -> Self {
+        Self { bounds: Some(bounds), ..self }
     }
 
     /// Adds the figure that this one is compared with.
@@ -186,6 +195,9 @@ pub struct Outcome {
     pub test: Test,
     /// Its verdicts; none if it did not run.
     pub verdicts: Vec<Verdict>,
+    /// Why figures are missing: what was measured cannot be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_measured: Vec<String>,
     /// Why the test did not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_run: Option<String>,

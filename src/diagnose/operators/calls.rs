@@ -162,13 +162,18 @@ fn products(model: &TransformerConfig, rows: usize, layers: Layers) -> Vec<Produ
         ..product(n_in, d, calls)
     };
 
+    let feed_forward_bias = model.has_feed_forward_bias();
     let mut products = vec![
         ProductCalls { bias: model.has_qkv_bias(), ..product(d, width + 2 * keys, layers.all()) },
         product(d, width, layers.cross),
         product(d, 2 * keys, layers.cross),
         end(width, layers.all() + layers.cross),
-        ProductCalls { activation: activation(model.activation), ..product(d, gates * model.d_ff, layers.all()) },
-        end(model.d_ff, layers.all()),
+        ProductCalls {
+            bias: feed_forward_bias,
+            activation: activation(model.activation),
+            ..product(d, gates * model.d_ff, layers.all())
+        },
+        ProductCalls { bias: feed_forward_bias && !dropped, ..end(model.d_ff, layers.all()) },
         // The head of an encoder.
         ProductCalls { activation: activation(model.activation), ..product(d, d, masked) },
         // In chunks it is part of the loss: 0 calls, but timed for comparison.

@@ -32,10 +32,11 @@ impl Bench {
 
         let shape = format!("{:.1} M in {} tensors", table.n_params() as f64 / 1e6, places.len());
         self.row("flat gradients", shape.clone(), 1, flattened, Work::moved(self.bytes(2 * n)));
-        // Read: the gradient, f32 master weights and moments. Written: master weights, moments and, unless the compute dtype
+        // Read: the gradient, f32 master weights and state. Written: master weights, state and, unless the compute dtype
         // is f32, the rounded weights.
+        let state: usize = optimizer.groups().slots(&table).iter().map(|slot| 8 * slot.range.len()).sum();
         let weights = if dtype == DType::F32 { 0 } else { self.element };
-        self.row("norm, clip, AdamW", shape, 1, stepped, Work::moved(n * (24 + self.element + weights)));
+        self.row("norm, clip, AdamW", shape, 1, stepped, Work::moved(n * (8 + self.element + weights) + state));
         Ok(())
     }
 }

@@ -32,8 +32,8 @@ pub struct Trial {
     pub tokens_per_sec: f64,
     /// Device memory reserved at the end. It is the peak, because the allocator returns nothing. `None` on the CPU.
     pub reserved_bytes: Option<u64>,
-    /// The dtypes of compute weights, the gradients of an update, master weights, first and second moments, and loss.
-    pub dtypes: [(&'static str, DType); 6],
+    /// The dtypes of compute weights, the gradients of an update, master weights, the optimizer's state, and loss.
+    pub dtypes: Vec<(String, DType)>,
     /// Micro-batches per step; gradients of more than one are accumulated.
     pub n_micro_batches: usize,
     /// Whether token ids on the device still equalled the host's, as 32-bit integers, after the last step.
@@ -97,14 +97,15 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     let secs = started.elapsed().as_secs_f64();
     let tokens: u64 = steps[(n_steps / 2) as usize..].iter().map(|step| step.tokens).sum();
     let kernel_state = state.optimizer.state();
-    let dtypes = [
-        ("weights", kernel_state.compute_weights().dtype()),
-        ("gradients", gradients_dtype),
-        ("master weights", kernel_state.master.dtype()),
-        ("first moments", kernel_state.m.dtype()),
-        ("second moments", kernel_state.v.dtype()),
-        ("loss", loss_dtype),
+    let mut dtypes = vec![
+        ("weights".to_owned(), kernel_state.compute_weights().dtype()),
+        ("gradients".to_owned(), gradients_dtype),
+        ("master weights".to_owned(), kernel_state.master.dtype()),
     ];
+    let slots = state.optimizer.groups().slots(state.optimizer.table());
+    let states = slots.iter().zip(&kernel_state.named);
+    dtypes.extend(states.filter_map(|(slot, state)| Some((format!("state {}", slot.name), state.as_ref()?.dtype()))));
+    dtypes.push(("loss".to_owned(), loss_dtype));
 
     let is_same = |tensor: Tensor<1, Int>, wanted: &[i32]| -> Result<bool> {
         let is_i32 = tensor.dtype() == DType::I32;
@@ -190,7 +191,7 @@ impl Audit {
         }
         for (what, dtype) in &self.asked.dtypes[1..] {
             // The gradient of one micro-batch may have the dtype of the weights; a sum of several needs f32.
-            let is_rounded = *what == "gradients" && self.asked.n_micro_batches == 1;
+            let is_rounded = what == "gradients" && self.asked.n_micro_batches == 1;
             if *dtype != DType::F32 && !is_rounded {
                 problems.push(format!("{what} are {dtype:?} instead of F32"));
             }
@@ -227,7 +228,7 @@ mod tests {
             assert!(audit.asked.tokens_per_sec > 0.0 && audit.asked.steps.len() == 12);
             assert_eq!(audit.asked.steps[0].loss_scale.is_some(), precision == Precision::Fp16);
             assert_eq!(audit.asked.dtypes[0].1, DType::from(audit.asked.dtype));
-            assert_eq!(audit.asked.dtypes[1], ("gradients", DType::from(audit.asked.dtype)));
+            assert_eq!(audit.asked.dtypes[1], ("gradients".to_owned(), DType::from(audit.asked.dtype)));
         }
     }
 
@@ -235,7 +236,8 @@ mod tests {
     fn gradients_of_several_micro_batches_are_accumulated_in_f32() {
         let change = |config: &mut Config| config.train.grad_accum_steps = 2;
         let mut audit = audited(Precision::Bf16, change);
-        assert_eq!((audit.asked.dtypes[1], audit.asked.n_micro_batches), (("gradients", DType::F32), 2));
+        let gradients = ("gradients".to_owned(), DType::F32);
+        assert_eq!((&audit.asked.dtypes[1], audit.asked.n_micro_batches), (&gradients, 2));
         assert_eq!(audit.problems(0.03), Vec::<String>::new());
         audit.asked.dtypes[1].1 = DType::BF16;
         assert_eq!(audit.problems(0.03), ["gradients are BF16 instead of F32"]);

@@ -28,7 +28,7 @@ pub struct MemoryPoint {
     pub operator: String,
     /// The model's weights in the compute dtype, and the weights of a model that it is compared with.
     pub weights: u64,
-    /// Master weights, moments, and the average of the weights.
+    /// Master weights, optimizer state, and the average of the weights.
     pub optimizer: u64,
     /// What else was there when the step began: batches, tables, CUDA graphs; on the CPU also the data and the program.
     pub other: u64,
@@ -74,7 +74,7 @@ impl Watched<'_> {
             weights => (weights, predicted.master),
         };
         let weights = weights + predicted.reference;
-        let optimizer = master + predicted.moments + predicted.average;
+        let optimizer = master + predicted.optimizer_state + predicted.average;
         let (began, before) = self.began;
         let kept = (weights + optimizer).min(before);
         let other = before - kept;
@@ -199,7 +199,8 @@ mod tests {
     #[test]
     fn bytes_are_of_the_run_of_gradients_or_of_the_step() {
         let began = Instant::now();
-        let predicted = TrainBytes { weights: 200, master: 400, moments: 800, gradients: 200, ..TrainBytes::default() };
+        let predicted =
+            TrainBytes { weights: 200, master: 400, optimizer_state: 800, gradients: 200, ..TrainBytes::default() };
         let calls = [
             call("linear NN", &[8, 5, 10], began, [1, 2], [1500, 1660]),
             // Chunks: two products of one gradient, inside another call.

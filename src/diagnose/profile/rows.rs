@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::roofs::Roofs;
 
+/// A higher part of a roof is none.
+const ABOVE: f64 = 1.05;
 /// A device that reaches so much of a roof is as fast as one can hope for.
 const CLOSE: f64 = 0.6;
 /// Below this part of a roof something else bounds the call.
@@ -128,7 +130,14 @@ impl Row {
         let percent = 100.0 * work.of_roof;
         let roof = work.roof.name();
         Some(match work.bound {
-            _ if work.of_roof > 1.05 => format!("faster than the {roof} roof: operands come from a cache"),
+            _ if work.is_above_roof() => match work.roof {
+                Roof::Memory => {
+                    format!("not measured: faster than the {roof} roof, because operands come from a cache")
+                }
+                Roof::Compute => {
+                    format!("not measured: faster than the {roof} roof, which is too low or the time too short")
+                }
+            },
             Bound::Compute | Bound::Memory if work.of_roof >= CLOSE => {
                 format!("{percent:.0} % of the {roof} roof: only less work makes it faster")
             }
@@ -144,6 +153,17 @@ impl Row {
 }
 
 impl RowWork {
+    /// Returns whether the part of the roof is impossible: nothing is faster than its roof but for the error of a measurement.
+    pub fn is_above_roof(&self) -> bool {
+        // NaN is impossible, too.
+        !(0.0..=ABOVE).contains(&self.of_roof)
+    }
+
+    /// Returns the part of the roof in percent, or a dash where there is none.
+    pub fn percent_of_roof(&self) -> String {
+        if self.is_above_roof() { "-".into() } else { format!("{:.0} %", 100.0 * self.of_roof) }
+    }
+
     fn new([flops, bytes]: [f64; 2], total: f64, calls: u64, roofs: &Roofs) -> Self {
         let [computing, moving] = [flops / roofs.flops_per_sec, bytes / roofs.bytes_per_sec];
         let of_roof = computing.max(moving) / total.max(1e-12);
@@ -235,6 +255,26 @@ mod tests {
         assert!(verdict("cached").expect("work").contains("cache"));
         assert!(verdict("slow").expect("work").contains("the code bounds it"));
         assert_eq!(verdict("unknown"), None);
+    }
+
+    #[test]
+    fn a_part_of_a_roof_that_cannot_be_is_not_measured() {
+        let measured = |of_roof: f64, work: [f64; 2]| {
+            let secs = (work[0] / ROOFS.flops_per_sec).max(work[1] / ROOFS.bytes_per_sec) / of_roof;
+            rows([call("a", secs, Some(work))], 1.0, &ROOFS).remove(0)
+        };
+        let (memory, compute) = ([1.0, 1e9], [1e12, 1.0]);
+        for (of_roof, work, part) in [(1.32, memory, "cache"), (1.32, compute, "too low"), (1e9, compute, "too low")] {
+            let row = measured(of_roof, work);
+            let verdict = row.verdict().expect("work");
+            assert!(verdict.starts_with("not measured: faster than the ") && verdict.contains(part), "{verdict}");
+            assert_eq!(row.work.expect("work").percent_of_roof(), "-");
+        }
+        for (of_roof, shown) in [(0.0001, "0 %"), (0.8, "80 %"), (1.04, "104 %")] {
+            let row = measured(of_roof, memory);
+            assert!(!row.verdict().expect("work").contains("not measured"));
+            assert_eq!(row.work.expect("work").percent_of_roof(), shown);
+        }
     }
 
     #[test]

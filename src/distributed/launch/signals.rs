@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) enum Signal {
     /// Ctrl-C: save and end; the second one ends at once.
     Interrupt,
-    /// Save and end, too.
+    /// Save and end, too; the second one ends at once.
     Terminate,
+    /// A terminal that closes: save and end, however often it comes.
+    HangUp,
     /// SIGUSR1: save and go on.
     SaveNow,
     /// Ctrl-Z.
@@ -29,6 +31,8 @@ pub struct Signals {
     pub interrupt: Arc<AtomicBool>,
     /// SIGTERM.
     pub terminate: Arc<AtomicBool>,
+    /// A terminal that closes.
+    pub hang_up: Arc<AtomicBool>,
     /// SIGUSR1.
     pub save_now: Arc<AtomicBool>,
     /// Ctrl-Z.
@@ -48,6 +52,9 @@ impl Signals {
         {
             signal_hook::flag::register(signal_hook::consts::SIGUSR1, signals.save_now.clone())?;
             signal_hook::flag::register(signal_hook::consts::SIGTSTP, signals.suspend.clone())?;
+            if !hang_up_is_ignored() {
+                signal_hook::flag::register(signal_hook::consts::SIGHUP, signals.hang_up.clone())?;
+            }
         }
         Ok(signals)
     }
@@ -57,6 +64,7 @@ impl Signals {
         let flags = [
             (&self.interrupt, Signal::Interrupt),
             (&self.terminate, Signal::Terminate),
+            (&self.hang_up, Signal::HangUp),
             (&self.save_now, Signal::SaveNow),
             (&self.suspend, Signal::Suspend),
         ];
@@ -70,6 +78,16 @@ impl Signals {
     }
 }
 
+/// Returns whether SIGHUP, which a terminal sends when it closes, must not end this process: `nohup` started it. Where the
+/// system does not tell, the signal keeps its meaning.
+#[cfg(unix)]
+pub fn hang_up_is_ignored() -> bool {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return true };
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_none_or(|mask| mask >> (signal_hook::consts::SIGHUP - 1) & 1 == 1)
+}
+
 /// Sends a signal to a rank, and to what it has started.
 #[cfg(unix)]
 pub(super) fn send(child: &Child, signal: Signal) {
@@ -80,6 +98,7 @@ pub(super) fn send(child: &Child, signal: Signal) {
     let _ = match signal {
         Signal::Interrupt => kill_process(pid, System::INT),
         Signal::Terminate => kill_process(pid, System::TERM),
+        Signal::HangUp => kill_process(pid, System::HUP),
         Signal::SaveNow => kill_process(pid, System::USR1),
         Signal::Suspend => kill_process_group(pid, System::STOP),
         Signal::Continue => kill_process_group(pid, System::CONT),

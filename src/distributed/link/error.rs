@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::distributed::limits::Phase;
+use crate::terminal::clean;
 
 /// Longest reason that travels to the other ranks, in bytes.
 const MAX_REASON: usize = 4096;
@@ -157,7 +158,7 @@ impl LinkError {
 /// Cuts a reason that is too long to travel, and replaces control characters, which grow on the wire.
 fn shortened(reason: &str) -> String {
     let cut = &reason[..reason.floor_char_boundary(MAX_REASON)];
-    let plain = cut.replace(|c: char| c.is_control() && c != '\n', " ");
+    let plain = clean(cut).replace(char::REPLACEMENT_CHARACTER, " ");
     if cut.len() < reason.len() { plain + " ..." } else { plain }
 }
 

@@ -33,6 +33,9 @@ const MAX_REFUSALS: usize = 20;
 /// If the port cannot be had, a rank that was here is gone, or not all ranks come in time.
 pub(super) fn listen(world: &World, me: &Peer, note: &mut dyn FnMut(&str)) -> Result<Met, LinkError> {
     let listener = bind(world, note)?;
+    if let Some(warning) = reachable_without_secret(world, &listener) {
+        note(&warning);
+    }
     let mut hall = Hall::new(world, me, listener);
 
     loop {
@@ -288,6 +291,15 @@ fn bind(world: &World, note: &mut dyn FnMut(&str)) -> Result<TcpListener, LinkEr
     }
 }
 
+/// Warns of a port that other machines can reach while no secret keeps them out.
+fn reachable_without_secret(world: &World, listener: &TcpListener) -> Option<String> {
+    let address = listener.local_addr().ok().filter(|address| !world.is_secret && !address.ip().is_loopback())?;
+    Some(format!(
+        "warning: other machines can reach rank 0 at {address}, and KILN_SECRET is not set: a process there could join this \
+         run; set KILN_SECRET to the same random text on every rank"
+    ))
+}
+
 /// The addresses of a host that other machines can reach. A number is taken as it is; a name that leads to loopback says
 /// nothing about the address that the other machines see.
 fn addresses_of(host: &str, port: u16) -> Vec<SocketAddr> {
@@ -296,4 +308,45 @@ fn addresses_of(host: &str, port: u16) -> Vec<SocketAddr> {
     }
     let found = (host, port).to_socket_addrs().map(Iterator::collect).unwrap_or_else(|_| Vec::new());
     found.into_iter().filter(|address: &SocketAddr| !address.ip().is_loopback()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::distributed::ports::free_port;
+
+    /// Where rank 0 of a world listens, and its notes.
+    fn listens(world: &World) -> (SocketAddr, Vec<String>) {
+        let mut notes = Vec::new();
+        let listener = bind(world, &mut |note| notes.push(note.to_owned())).expect("a free port");
+        notes.extend(reachable_without_secret(world, &listener));
+        (listener.local_addr().expect("an address"), notes)
+    }
+
+    #[test]
+    fn a_port_that_strangers_can_reach_without_a_secret_is_warned_of_in_one_line() {
+        let port = free_port().expect("a port");
+        let variables = |local: usize, secret: &str| {
+            let text = format!(
+                "WORLD_SIZE=2 RANK=0 MASTER_ADDR=0.0.0.0 MASTER_PORT={port} LOCAL_RANK=0 LOCAL_WORLD_SIZE={local} {secret}"
+            );
+            let var = |name: &str| {
+                let found = text.split_whitespace().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+                found.map(str::to_owned)
+            };
+            World::from_env(var).expect("a world").expect("two ranks")
+        };
+
+        let (address, notes) = listens(&variables(1, ""));
+        assert!(!address.ip().is_loopback() && notes.len() == 1 && !notes[0].contains('\n'), "{address}: {notes:?}");
+        assert!(notes[0].starts_with("warning: ") && notes[0].contains("set KILN_SECRET"), "{notes:?}");
+        let (address, notes) = listens(&variables(1, "KILN_SECRET=s"));
+        assert!(!address.ip().is_loopback() && notes.is_empty(), "{address}: {notes:?}");
+        // All ranks are here, whatever MASTER_ADDR says.
+        let (address, notes) = listens(&variables(2, ""));
+        assert!(address.ip().is_loopback() && notes.is_empty(), "{address}: {notes:?}");
+        // The id that torchrun gives to a run can be guessed.
+        let (_, notes) = listens(&variables(1, "TORCHELASTIC_RUN_ID=none"));
+        assert_eq!(notes.len(), 1, "{notes:?}");
+    }
 }

@@ -10,16 +10,16 @@ mod machine;
 mod pickle;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use archive::Archive;
+use kiln_data::files::open_file;
 use kiln_model::hf::{ElementType, FileTensor};
-use memmap2::Mmap;
 use pickle::Described;
 
 use super::FolderError;
+use crate::files::MappedFile;
 
 const BIG_ENDIAN: &str = "has big-endian elements, which are not supported; save it again on a little-endian machine";
 
@@ -27,7 +27,7 @@ const BIG_ENDIAN: &str = "has big-endian elements, which are not supported; save
 #[derive(Debug)]
 pub(super) struct TorchFile {
     pub(super) path: PathBuf,
-    map: Mmap,
+    map: MappedFile,
     tensors: Vec<Found>,
 }
 
@@ -54,16 +54,13 @@ type Storages = HashMap<Rc<str>, (usize, usize)>;
 
 impl TorchFile {
     pub(super) fn open(path: &Path) -> Result<Self, FolderError> {
-        let file = File::open(path).map_err(FolderError::io("read", path))?;
+        let file = open_file(path).map_err(FolderError::io("read", path))?;
         let bad = |reason: String| FolderError::bad_file(path, reason);
         if file.metadata().map_err(FolderError::io("read", path))?.len() == 0 {
             return Err(bad("is empty; download it again".to_owned()));
         }
-        // SAFETY: a map is sound as long as nobody changes the file. Nobody should rewrite a model folder in place while it
-        // is read. All bytes are valid input: they are read as numbers or checked as UTF-8.
-        #[expect(unsafe_code, reason = "a memory map has no safe constructor; see SAFETY")]
-        let map = unsafe { Mmap::map(&file) }.map_err(FolderError::io("map", path))?;
-        let tensors = find(&map).map_err(bad)?;
+        let map = MappedFile::of(&file).map_err(FolderError::io("map", path))?;
+        let tensors = find(map.bytes()).map_err(bad)?;
         Ok(Self { path: path.to_path_buf(), map, tensors })
     }
 
@@ -78,7 +75,7 @@ impl TorchFile {
             shape: found.shape.clone(),
             element_type: found.element_type.clone(),
             bytes: match &found.elements {
-                Elements::Mapped { start, len } => &self.map[*start..start + len],
+                Elements::Mapped { start, len } => &self.map.bytes()[*start..start + len],
                 Elements::Gathered(bytes) => bytes,
             },
         }

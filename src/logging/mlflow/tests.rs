@@ -1,5 +1,6 @@
 //! The sink against a server of a few lines that answers as MLflow 3 does.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -141,7 +142,7 @@ fn a_server_that_is_away_is_named_once_and_gets_the_metrics_later() {
     assert_eq!(sink.trouble(), None, "once");
 
     let (uri, requests) = server();
-    (sink.uri, sink.retry_at) = (uri, None);
+    (sink.address, sink.retry_at) = (Address::parse(&uri).expect("an address"), None);
     sink.write(&Record::Window(&samples::window(3))).expect("sent");
     let found = requests.lock().expect("requests");
     let steps = found.last().expect("a batch").1["metrics"].as_array().expect("metrics").iter();
@@ -156,4 +157,77 @@ fn an_address_that_kiln_cannot_use_is_explained() {
         let error = Mlflow::new(uri, None, Path::new("runs/a"), &json!({})).err().expect("refused").to_string();
         assert!(error.contains("http:// addresses only") && error.contains("metrics.jsonl"), "{error}");
     }
+}
+
+/// Answers each request on a port of its own with `answer`, and keeps what it was sent.
+fn answering(answer: impl Fn(&str) -> String + Send + 'static) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let host = listener.local_addr().expect("an address").to_string();
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let kept = requests.clone();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut buffer = [0; 8192];
+            let n = stream.read(&mut buffer).unwrap_or(0);
+            let request = String::from_utf8_lossy(&buffer[..n]).into_owned();
+            let answer = answer(&request);
+            kept.lock().expect("requests").push(request);
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    (host, requests)
+}
+
+#[test]
+fn a_password_reaches_the_server_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // A server that repeats what it was sent, and would write on the terminal.
+    let (host, requests) = answering(|request| {
+        let body = format!("{request}\u{1b}[2Jdenied to me:hunter2\nerror: nothing is saved");
+        format!("HTTP/1.1 401 Unauthorized\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+    });
+    let uri = format!("http://me:hunter2@{host}");
+    let mut sink = Mlflow::new(&uri, None, folder.path(), &json!({})).expect("an address");
+    sink.write(&Record::Window(&samples::window(1))).expect("never an error");
+    let trouble = sink.trouble().expect("named");
+    assert!(trouble.contains(&host) && trouble.contains("status 401"), "{trouble}");
+    for secret in ["hunter2", "bWU6aHVudGVyMg", "\u{1b}", "\n"] {
+        assert!(!trouble.contains(secret), "{secret:?} in {trouble:?}");
+    }
+    let sent = requests.lock().expect("requests")[0].to_lowercase();
+    assert!(sent.contains("authorization: basic bwu6ahvudgvymg=="), "{sent}");
+
+    let (uri, _) = server();
+    let uri = uri.replace("http://", "http://me:hunter2@");
+    // A file of an earlier version holds the password until the run goes on.
+    let earlier = json!({ "uri": uri, "experiment": "kiln", "run_id": "abc" }).to_string();
+    for already_there in [None, Some(earlier)] {
+        if let Some(earlier) = already_there {
+            fs::write(folder.path().join(FILE), earlier).expect("written");
+        }
+        let mut sink = Mlflow::new(&uri, None, folder.path(), &json!({})).expect("an address");
+        sink.write(&Record::Window(&samples::window(1))).expect("sent");
+        assert_eq!(sink.trouble(), None);
+        let file = fs::read_to_string(folder.path().join(FILE)).expect("a file");
+        assert!(!file.contains("hunter2") && file.contains("\"run_id\":\"abc\""), "{file}");
+    }
+}
+
+#[test]
+fn a_redirect_is_named_and_not_followed() {
+    let (other, stolen) = answering(|_| "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}".into());
+    let target = format!("http://{other}/api");
+    let (host, _) = answering(move |_| {
+        format!("HTTP/1.1 307 Moved\r\nLocation: {target}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut sink =
+        Mlflow::new(&format!("http://me:hunter2@{host}"), None, folder.path(), &json!({})).expect("an address");
+    sink.write(&Record::Window(&samples::window(1))).expect("never an error");
+    let trouble = sink.trouble().expect("named");
+    assert!(
+        trouble.contains("status 307") && trouble.contains(&other) && trouble.contains("does not follow"),
+        "{trouble}"
+    );
+    assert!(stolen.lock().expect("requests").is_empty(), "the other host was asked");
 }

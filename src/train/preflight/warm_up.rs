@@ -92,7 +92,7 @@ pub(super) fn first_of_each<M: Model>(plan: &EpochPlan, state: &TrainState<M>) -
     indices
 }
 
-/// Takes an optimizer step on a few scratch parameters, because on a GPU a step overwrites weights and moments. The
+/// Takes an optimizer step on a few scratch parameters, because on a GPU a step overwrites weights and state. The
 /// optimizer's kernels do not depend on the number of parameters.
 pub(super) fn step_on_scratch<M: Model>(state: &TrainState<M>) -> Result<()> {
     let device = state.device.clone().autodiff();

@@ -25,7 +25,9 @@ fn weights_of(config: &Config) -> Vec<NamedTensor> {
 
 fn begin(config: &Config, dtype: FloatDType) -> TrainState {
     let module: Transformer = config.model.init(1, FloatDType::F32, &Device::flex().autodiff());
-    TrainState::begin_from(config, &config.model, module, &weights_of(config), dtype).expect("a state")
+    let groups = Groups::of(config, dtype);
+    let start = Start { config, groups: &groups, dtype };
+    TrainState::begin_from(start, &config.model, module, &weights_of(config)).expect("a state")
 }
 
 fn snapshot(state: &TrainState) -> Snapshot {
@@ -53,15 +55,15 @@ fn only_adapters_are_trained_and_only_they_have_moments() {
 
         // Per layer: an A and a B for each of the six targets, and five more of cross-attention.
         let n_adapters = 2 * (2 * 6) + 2 * (2 * 10);
-        for moments in [&after.first_moments, &after.second_moments] {
+        for moments in ["m", "v"].map(|name| after.optimizer_state(name)) {
             assert_eq!(moments.len(), n_adapters);
             assert!(moments.iter().all(|tensor| is_adapter(&tensor.name)));
         }
-        let n_trained: u64 = after.first_moments.iter().map(|tensor| tensor.values.len() as u64).sum();
+        let n_trained: u64 = after.optimizer_state("m").iter().map(|tensor| tensor.values.len() as u64).sum();
         assert_eq!(n_trained, kiln_model::flops::n_trained(&config.model));
         let n: usize = before.iter().map(|tensor| tensor.values.len()).sum();
         assert_eq!(n as u64, kiln_model::flops::n_params(&config.model).total());
-        let [flat] = state.optimizer.state().m.dims();
+        let [flat] = state.optimizer.state().named[0].as_ref().expect("a whole state").dims();
         assert!(flat <= n_adapters * ALIGNMENT, "{flat} numbers of moments for {n_trained} parameters of {n}");
     }
 }

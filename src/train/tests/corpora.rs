@@ -7,6 +7,8 @@ pub(super) struct Corpora {
     pub(super) dir: tempfile::TempDir,
     pub(super) tokenizers: PairTokenizers,
     pub(super) rows: Vec<Example>,
+    /// Chooses the optimizers of the runs.
+    pub(super) optimizers: fn(&Config, FloatDType) -> Groups,
 }
 
 impl Corpora {
@@ -17,7 +19,7 @@ impl Corpora {
         numbers::write_jsonl(&dir.path().join("valid.jsonl"), &rows.held_out).expect("writable");
         let corpus = Self::corpus(&dir.path().join("train.jsonl"));
         let tokenizers = PairTokenizers::train(&numbers::tokenizer_config(), &corpus, 1).expect("a tokenizer");
-        Self { dir, tokenizers, rows: rows.held_out }
+        Self { dir, tokenizers, rows: rows.held_out, optimizers: Groups::of }
     }
 
     pub(super) fn corpus(path: &Path) -> PairCorpus {
@@ -82,6 +84,7 @@ impl Corpora {
             auto_micro_batch: false,
             reference_operators: false,
             ranks: Ranks::alone(),
+            optimizers: self.optimizers,
         }
     }
 

@@ -49,14 +49,15 @@ fn frozen_parameters_keep_their_bits_and_the_others_train_as_ever() {
         }
 
         // Moments exist for the other parameters only.
-        let moments = by_name(&after.first_moments);
+        let moments = by_name(after.optimizer_state("m"));
         assert!(moments.keys().all(|name| !is_chosen(name)));
         assert_eq!(moments.len() + n_chosen, before.len());
         assert_eq!(after.state.frozen.len(), n_chosen);
         let state = state.optimizer.state();
         let n_trained: usize = moments.values().map(Vec::len).sum();
         let gaps = 256 * moments.len();
-        assert!(state.m.dims()[0] < n_trained + gaps && state.master.dims() == state.m.dims());
+        let m = state.named[0].as_ref().expect("a whole state");
+        assert!(m.dims()[0] < n_trained + gaps && state.master.dims() == m.dims());
     }
 }
 
@@ -118,7 +119,9 @@ fn a_run_with_frozen_parameters_resumes_bit_for_bit_on_any_number_of_ranks() {
     assert!(error.to_string().contains("train.freeze"), "{error}");
     let resume = corpora.find(&other, &parts, &["train.freeze".into()]).expect("let through");
     let module = initial(&other);
-    let error = TrainState::restore(&other, &resume.snapshot, module, FloatDType::F32).expect_err("other parameters");
+    let dtype = FloatDType::F32;
+    let start = Start { config: &other, groups: &Groups::of(&other, dtype), dtype };
+    let error = TrainState::restore(start, &resume.snapshot, module).expect_err("other parameters");
     assert!(error.to_string().contains("a run keeps what it freezes"), "{error}");
 }
 

@@ -44,7 +44,7 @@ pub(super) fn run_on(
 }
 
 /// The last checkpoint without what says how often a rank accumulates.
-fn snapshot(dir: &Path) -> Snapshot {
+pub(super) fn snapshot(dir: &Path) -> Snapshot {
     Snapshot { files: Vec::new(), ..last_snapshot(dir).1 }
 }
 
@@ -85,7 +85,7 @@ fn ranks_that_cannot_share_their_few_numbers_take_the_same_steps() {
         let mut config = of_one_norm(&corpora);
         config.train.grad_accum_steps = size;
         let (_, wanted) = corpora.run(&config, &one, None, u64::MAX);
-        assert!(snapshot(&one).first_moments.len() < size, "the ranks could share them");
+        assert!(snapshot(&one).optimizer_state("m").len() < size, "the ranks could share them");
 
         (config.train.grad_accum_steps, config.train.shard_optimizer) = (1, is_sharded);
         for (rank, (_, records)) in run_on(size, &corpora, &config, &many, None).iter().enumerate() {
@@ -174,8 +174,8 @@ fn replicas_that_were_stopped_end_bit_for_bit_the_same() {
     assert_eq!(found[0].1, found[1].1, "both report the measures of both");
     let wanted = snapshot(&whole);
     let replicas = wanted.replicas.as_ref().expect("replicas");
-    assert_eq!((wanted.state.step, wanted.state.replicas.len(), replicas.other_moments.len()), (16, 2, 1));
-    assert_ne!(replicas.other_moments[0][0], wanted.first_moments, "moments of their own");
+    assert_eq!((wanted.state.step, wanted.state.replicas.len(), replicas.other_states.len()), (16, 2, 1));
+    assert_ne!(replicas.other_states[0], wanted.optimizer, "a state of their own");
 
     // A stop waits until the weights are the same: step 7 was asked for.
     let stopped = run_on(2, &corpora, &config, &parts, Some((1, 6)));
@@ -194,7 +194,7 @@ fn replicas_with_few_numbers_are_stopped_and_go_on_too() {
     let found = run_on(3, &corpora, &config, &whole, None);
     assert_eq!(found[0].1, found[2].1, "all report the measures of all");
     let wanted = snapshot(&whole);
-    assert!(wanted.first_moments.len() < 3, "the replicas could share them");
+    assert!(wanted.optimizer_state("m").len() < 3, "the replicas could share them");
     let momentum = &wanted.replicas.as_ref().expect("replicas").momentum;
     assert!(momentum.iter().flat_map(|tensor| &tensor.values).any(|value| *value != 0.0));
 

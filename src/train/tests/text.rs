@@ -84,6 +84,7 @@ impl TextRun {
             auto_micro_batch: false,
             reference_operators: false,
             ranks: Ranks::alone(),
+            optimizers: Groups::of,
         };
         let outcome = Trainer::new(setup, resume).expect("a trainer").run().expect("a run");
         (outcome, Rc::try_unwrap(records).expect("the trainer is gone").into_inner())

@@ -135,3 +135,44 @@ fn sigterm_saves_and_ends_with_0_sigusr1_saves_and_a_second_process_is_sent_away
     assert_eq!(n_checkpoints(), 2);
     place.run(&["check", "runs/a"]).ok();
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_terminal_that_closes_saves_and_ends_with_0_unless_nohup_was_asked_for() {
+    use std::os::unix::process::CommandExt;
+    let place = workplace();
+    for (run, devices) in [("runs/a", None), ("runs/b", Some("cpu,cpu"))] {
+        let mut arguments = arguments(run, 1_000_000);
+        arguments.extend(["--set", "train.save_every=0", "--set", "train.validate_every=0"].map(String::from));
+        if let Some(devices) = devices {
+            arguments.retain(|argument| argument != "--device" && argument != "cpu");
+            arguments.extend(["--devices", devices].map(String::from));
+        }
+        let kiln = env!("CARGO_BIN_EXE_kiln");
+        let start = |script: &str| {
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-c", script, "sh", kiln]).args(&arguments).current_dir(place.path("")).process_group(0);
+            shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sh is there")
+        };
+        let steps = || std::panic::catch_unwind(|| losses(&place, run).len()).unwrap_or_default();
+        let mut child = start("exec \"$@\"");
+        wait_until("steps", || steps() > 2);
+        // Nobody reads what it writes any more, and both the shell and the terminal send the signal.
+        drop((child.stdout.take(), child.stderr.take()));
+        assert!(signal(child.id(), "-HUP"));
+        signal(child.id(), "-HUP");
+        assert_eq!(child.wait().expect("it ends").code(), Some(0), "{run}");
+        place.run(&["check", run]).ok();
+        assert!(place.path(&format!("{run}/checkpoints/last")).exists(), "{run}");
+
+        fs::remove_dir_all(place.path(run)).expect("ours");
+        let mut child = start("trap '' HUP; exec \"$@\"");
+        wait_until("steps", || steps() > 2);
+        assert!(signal(child.id(), "-HUP"));
+        let before = steps();
+        wait_until("steps after it", || steps() > before + 5);
+        assert!(child.try_wait().expect("ours").is_none(), "{run}: it goes on");
+        assert!(signal(child.id(), "-TERM"));
+        assert_eq!(child.wait().expect("it ends").code(), Some(0), "{run}");
+    }
+}

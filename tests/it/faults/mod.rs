@@ -10,8 +10,13 @@ mod damage;
 mod disk;
 #[cfg(unix)]
 mod kill;
+#[cfg(unix)]
+mod making;
 #[cfg(target_os = "linux")]
 mod memory;
+#[cfg(unix)]
+mod moved;
+mod pointers;
 #[cfg(target_os = "linux")]
 mod ranks;
 

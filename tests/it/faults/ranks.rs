@@ -300,15 +300,19 @@ fn a_run_with_restarts_ends_with_the_same_bits_whatever_is_killed() {
     let place = workplace();
     let (steps, kills) = (120, count("KILN_FAULT_RESTARTS", 3));
     let mut random = Random::new("restarts");
-    for (n, devices) in [(2, "two"), (1, "one")] {
-        let arguments = |run: &str| match n {
-            1 => arguments(run, steps),
-            n => on_ranks(run, steps, n, &[]),
+    for (n, name, from) in [(2, "two", None), (1, "one", None), (1, "another", Some("runs/one"))] {
+        let arguments = |run: &str| {
+            let all = match n {
+                1 => arguments(run, steps),
+                n => on_ranks(run, steps, n, &[]),
+            };
+            let origin = from.into_iter().flat_map(|from| ["--from", from]).map(String::from);
+            all.into_iter().chain(origin).collect::<Vec<_>>()
         };
-        let undisturbed = format!("runs/undisturbed-{devices}");
+        let undisturbed = format!("runs/undisturbed-{name}");
         end_within(start(&place, &arguments(&undisturbed)), Duration::from_secs(120));
 
-        let run = format!("runs/{devices}");
+        let run = format!("runs/{name}");
         let mut with_restarts = arguments(&run);
         with_restarts.extend(["--restarts".into(), kills.to_string()]);
         let launcher = start(&place, &with_restarts);

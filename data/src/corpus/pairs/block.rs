@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 /// Text of one block: large enough that passing it to another thread costs nothing, small enough that a few workers
 /// share a small corpus.
 const BLOCK_BYTES: usize = 256 << 10;
+/// Rows of one block, however short they are: a small compressed file can hold millions of empty lines.
+const BLOCK_ROWS: usize = 1 << 16;
 
 /// Some consecutive rows of one entry of the corpus.
 pub(crate) struct PairBlock {
@@ -68,7 +70,7 @@ impl PairBlock {
             Ok(start..self.bytes.len())
         };
         let text = match (problem, copy(columns.source), copy(columns.target)) {
-            (Some(problem), ..) => RowText::Unusable(RowProblem::Malformed(problem.clone())),
+            (Some(problem), ..) => RowText::Unusable(problem.clone()),
             (None, Ok(source), Ok(target)) => RowText::Sides(source, target),
             (None, Err(problem), _) | (None, _, Err(problem)) => RowText::Unusable(problem),
         };
@@ -181,7 +183,8 @@ impl<'a> PairBlocks<'a> {
             let index = self.next_input - 1;
             let bytes = Vec::with_capacity(BLOCK_BYTES + 4096);
             let mut block = PairBlock { input: index, bytes, rows: Vec::new() };
-            while block.bytes.len() < BLOCK_BYTES && open.read_row(&mut block, &self.inputs[index])? {}
+            let has_room = |block: &PairBlock| block.bytes.len() < BLOCK_BYTES && block.rows.len() < BLOCK_ROWS;
+            while has_room(&block) && open.read_row(&mut block, &self.inputs[index])? {}
             if !block.rows.is_empty() {
                 return Ok(Some(block));
             }

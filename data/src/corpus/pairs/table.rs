@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::header::{Columns, Found};
 use super::{CorpusConfig, CorpusFormat};
+use crate::corpus::RowProblem;
 use crate::corpus::line_reader::LineReader;
 use crate::error::{Error, Result};
 
@@ -96,7 +97,7 @@ pub(super) struct CsvRow<'a> {
     pub(super) line: u64,
     pub(super) cells: &'a csv::ByteRecord,
     /// What is wrong with its quotes.
-    pub(super) problem: Option<String>,
+    pub(super) problem: Option<RowProblem>,
 }
 
 impl CsvRows {
@@ -106,7 +107,7 @@ impl CsvRows {
             lines: LineReader::open(path)?,
             line: Vec::new(),
             n_read: 0,
-            n_quotes: 0,
+            quotes: Quotes::new(delimiter),
             at_end: false,
             budget: MAX_ROW_BYTES,
         };
@@ -117,7 +118,9 @@ impl CsvRows {
 
     /// Returns the next row, or `None` at the end of the file. Skips blank lines.
     pub(super) fn next_row(&mut self) -> Result<Option<CsvRow<'_>>> {
-        self.reader.get_mut().budget = MAX_ROW_BYTES;
+        let lines = self.reader.get_mut();
+        lines.budget = MAX_ROW_BYTES;
+        lines.quotes.begin_row();
         if !self.reader.read_byte_record(&mut self.cells).map_err(|error| self.error(error))? {
             return Ok(None);
         }
@@ -125,9 +128,13 @@ impl CsvRows {
         let line = self.cells.position().map_or(0, csv::Position::line);
         let n_lines = self.reader.position().line() - line;
         let lines = self.reader.get_ref();
-        let is_open_at_end = n_lines > 1 && lines.at_end && lines.n_quotes % 2 == 1;
-        let problem = (n_lines > MAX_ROW_LINES || is_open_at_end)
-            .then(|| format!("the row spans {n_lines} lines: a quote (\") in it is probably not closed"));
+        let problem = lines.quotes.problem(n_lines, lines.at_end).map(|(opened, why)| {
+            let found = format!(
+                "the row spans {n_lines} lines: a quote (\") that opens in line {opened} {why}; close it, or write a quote that belongs \
+                 to the text twice (\"\")"
+            );
+            RowProblem::Unclosed(found, n_lines)
+        });
         Ok(Some(CsvRow { line, cells: &self.cells, problem }))
     }
 
@@ -141,6 +148,72 @@ impl CsvRows {
     }
 }
 
+/// The quotes of a row, by the rules that the parser follows.
+struct Quotes {
+    delimiter: u8,
+    place: Place,
+    /// Line of the last quote that has begun a text.
+    opened: u64,
+    /// Line of the first quote that another line has ended in the middle of its text.
+    ended_in_text: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// At the start of a cell.
+    Start,
+    /// In a cell without quotes, or behind the quotes of one.
+    Plain,
+    /// Between quotes.
+    Quoted,
+    /// After a quote that ends the text, or is the first of two.
+    AfterQuote,
+}
+
+impl Quotes {
+    fn new(delimiter: u8) -> Self {
+        Self { delimiter, place: Place::Start, opened: 0, ended_in_text: None }
+    }
+
+    fn begin_row(&mut self) {
+        (self.place, self.ended_in_text) = (Place::Start, None);
+    }
+
+    fn read_line(&mut self, line: &[u8], number: u64) {
+        for byte in line {
+            let ends_cell = *byte == self.delimiter || *byte == b'\n';
+            self.place = match (self.place, *byte) {
+                (Place::Quoted, b'"') => Place::AfterQuote,
+                (Place::Quoted, _) | (Place::AfterQuote, b'"') => Place::Quoted,
+                (Place::Start, b'"') => {
+                    self.opened = number;
+                    Place::Quoted
+                }
+                (_, _) if ends_cell => Place::Start,
+                (Place::AfterQuote, byte) => {
+                    let spans_lines = self.opened < number && !byte.is_ascii_whitespace();
+                    self.ended_in_text = self.ended_in_text.or(spans_lines.then_some(self.opened));
+                    Place::Plain
+                }
+                (Place::Start | Place::Plain, _) => Place::Plain,
+            };
+        }
+    }
+
+    /// Returns the line of a quote that a row of `n_lines` lines does not close, and how one sees that.
+    fn problem(&self, n_lines: u64, at_end: bool) -> Option<(u64, &'static str)> {
+        if n_lines <= 1 {
+            return None;
+        }
+        match self.ended_in_text {
+            Some(opened) => Some((opened, "is closed in the middle of a text")),
+            None if at_end && self.place == Place::Quoted => Some((self.opened, "is not closed")),
+            None if n_lines > MAX_ROW_LINES => Some((self.opened, "is probably not closed")),
+            None => None,
+        }
+    }
+}
+
 /// The text of a file with `\n` as line ends, so that the numbers of lines are right for Windows files.
 struct Lines {
     path: PathBuf,
@@ -148,7 +221,7 @@ struct Lines {
     line: Vec<u8>,
     /// Bytes of `line` that have been read.
     n_read: usize,
-    n_quotes: usize,
+    quotes: Quotes,
     at_end: bool,
     /// Bytes that may be read before the row must end.
     budget: usize,
@@ -164,12 +237,14 @@ impl Read for Lines {
                 return Ok(0);
             }
             self.line.push(b'\n');
-            self.n_quotes += self.line.iter().filter(|byte| **byte == b'"').count();
+            self.quotes.read_line(&self.line, self.lines.line);
         }
 
         if self.budget == 0 {
-            let problem =
-                format!("the row before line {} is longer than 64 MiB: a quote (\") is not closed", self.lines.line);
+            let (line, opened) = (self.lines.line, self.quotes.opened);
+            let problem = format!(
+                "the row before line {line} is longer than 64 MiB: the quote (\") of line {opened} is not closed"
+            );
             return Err(io::Error::other(Error::corpus(&self.path, problem)));
         }
         let n = (self.line.len() - self.n_read).min(buffer.len()).min(self.budget);

@@ -149,7 +149,34 @@ fn quotes_that_are_not_closed_are_named() {
     assert!(report.shown[0].problem.starts_with("the row spans 2 lines: a quote"), "{:?}", report.shown);
     let swallowed = format!("\"a,b\n{}\"x,y\nc,d\n", "e,f\n".repeat(200));
     let (rows, report) = read(&[file(&dir, "b.csv", swallowed)], &lenient()).expect("one good row");
-    assert_eq!((rows.len(), report.malformed), (1, 1));
+    assert_eq!((rows.len(), report.malformed), (1, 202), "each line was meant as a row");
+}
+
+#[test]
+fn the_lines_that_an_open_quote_takes_in_count_as_bad_rows() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let good = |n: usize| -> String { (0..n).map(|i| format!("word {i},parola {i}\n")).collect() };
+    let limits = CorpusConfig { max_bad_rows: 0.01, ..CorpusConfig::default() };
+    // Never closed; closed by the quote of a later row; the same within few lines.
+    for (name, after, n_lost) in [
+        ("end.csv", good(2499), 2500),
+        ("later.csv", format!("{}\"x\",y\n{}", good(1999), good(500)), 2001),
+        ("soon.csv", format!("{}\"x\",y\n{}", good(29), good(500)), 31),
+    ] {
+        let path = file(&dir, name, format!("src,trg\n{}\"open,aperto\n{after}", good(500)));
+        let (_, report) = read(std::slice::from_ref(&path), &lenient()).expect("good rows");
+        assert_eq!((report.malformed, report.shown[0].line), (n_lost, 502), "{name}: {report}");
+        let text = error(&[path], &limits);
+        assert!(text.contains(&format!("{name}:502: ")) && text.contains("opens in line 502"), "{text}");
+    }
+    // Quotes may span lines, stand in the middle of a text and be written twice.
+    let sound = "src,trg\n\"one\ntwo \"\"x\"\"\",\"uno\n\ndue\"\n5\" pipe,\"tubo\"\n";
+    let (rows, report) = read(&[file(&dir, "sound.csv", sound)], &limits).expect("good rows");
+    assert_eq!((rows.len(), report.bad()), (2, 0), "{report}");
+    // The line where the quote opens is not always the first one of its row.
+    let path = file(&dir, "second.csv", format!("src,trg\none,uno\n\"one\ntwo\",\"open\n{}", good(300)));
+    let (_, report) = read(&[path], &lenient()).expect("one good row");
+    assert!(report.shown[0].problem.contains("opens in line 4"), "{report}");
 }
 
 #[test]
@@ -271,6 +298,16 @@ fn whole_files_that_cannot_be_used() {
     assert!(error(&[utf16], &config).contains("is UTF-16, wanted UTF-8"));
     let all_bad = file(&dir, "bad.jsonl", "{}\n");
     assert!(error(&[all_bad], &lenient()).contains("100.00 % of the rows cannot be used"));
+}
+
+#[test]
+fn millions_of_empty_rows_share_no_block() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let corpus = PairCorpus::open(&[file(&dir, "a.jsonl", "\n".repeat(500_000))], &CorpusConfig::default());
+    let (corpus, parser) = (corpus.expect("a corpus"), RowParser::new(&CorpusConfig::default()));
+    let rows: Vec<usize> = corpus.blocks().map(|block| block.expect("readable").rows(&parser).count()).collect();
+    assert_eq!(rows.iter().sum::<usize>(), 500_000);
+    assert!(rows.iter().all(|rows| *rows <= 1 << 16), "{rows:?}");
 }
 
 #[test]

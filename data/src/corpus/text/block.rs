@@ -14,6 +14,8 @@ use crate::error::{Error, Result};
 
 /// Text of one block, unless a document is longer.
 const BLOCK_BYTES: usize = 256 << 10;
+/// Rows of one block, however short they are: a small compressed file can hold millions of empty lines.
+const BLOCK_ROWS: usize = 1 << 16;
 /// A longer document is cut at the next border between two lines of letters, ..
 const PART_BYTES: usize = 1 << 20;
 /// .. or, from this length on, at the next line end.
@@ -171,7 +173,8 @@ impl<'a> TextBlocks<'a> {
             };
             let mut block =
                 TextBlock { file: self.next_file - 1, format: open.format, bytes: Vec::new(), parts: Vec::new() };
-            while block.bytes.len() < BLOCK_BYTES && open.read_part(&mut block)? {}
+            let has_room = |block: &TextBlock| block.bytes.len() < BLOCK_BYTES && block.parts.len() < BLOCK_ROWS;
+            while has_room(&block) && open.read_part(&mut block)? {}
             if !block.parts.is_empty() {
                 return Ok(Some(block));
             }

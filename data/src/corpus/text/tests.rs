@@ -202,6 +202,17 @@ fn long_documents_are_cut_between_lines_and_put_together_again() {
 }
 
 #[test]
+fn millions_of_empty_rows_share_no_block() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = file(&dir, "empty.jsonl", "\n".repeat(500_000));
+    let corpus = TextCorpus::open(&[path], &config(TextFormat::Jsonl)).expect("a text");
+    let rows = corpus.blocks().map(|block| block.expect("readable").document_parts(&corpus).count());
+    let rows: Vec<usize> = rows.collect();
+    assert_eq!(rows.iter().sum::<usize>(), 500_000);
+    assert!(rows.iter().all(|rows| *rows <= 1 << 16), "{rows:?}");
+}
+
+#[test]
 fn invalid_utf8_deep_in_a_long_document_ends_everything() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut text = book().into_bytes();

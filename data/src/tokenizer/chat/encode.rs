@@ -1,5 +1,6 @@
 //! Conversations to ids, with a flag on each token that the model learns to predict.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use serde_json::Value;
@@ -34,29 +35,57 @@ impl ChatEncoder {
     /// A token counts if it begins within an answer: the model writes it after the beginning of the answer. Where the template
     /// marks the answers, a token counts if it has any part of one, as in `transformers`.
     pub(crate) fn encode(&self, messages: &[ChatMessage]) -> Result<Encoded> {
-        let (text, spans) = match self.template.render_to_learn(messages, self.learn) {
+        if messages.iter().any(|message| message.content.contains(GUARD)) {
+            return Ok(Err(TemplateError("a message contains U+FDD2, which is not a character: remove it".into())));
+        }
+        let guarded = self.tokenizer.guarded(messages);
+        let (text, spans) = match self.template.render_to_learn(&guarded, self.learn) {
             Ok(rendered) => rendered,
             Err(problem) => return Ok(Err(problem)),
         };
-        let encoding = self.tokenizer.encoding(&text)?;
+        let encoding = self.tokenizer.encode_guarded(&text)?;
 
         let marks = self.template.marks_answers() && self.learn != Learn::Everything;
         let mut spans = spans.into_iter().peekable();
         let mut ids = Vec::with_capacity(encoding.len());
-        for (id, (start, end)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
-            while spans.next_if(|span| span.end <= *start).is_some() {}
-            let begins = |span: &Range<usize>| span.start <= *start || marks && span.start < *end;
+        for (id, Range { start, end }) in encoding {
+            while spans.next_if(|span| span.end <= start).is_some() {}
+            let begins = |span: &Range<usize>| span.start <= start || marks && span.start < end;
             let counts = start < end && spans.peek().is_some_and(begins);
-            ids.push(if counts { id | FLAG } else { *id });
+            ids.push(if counts { id | FLAG } else { id });
         }
         Ok(Ok(ids))
     }
 }
 
+/// Stands within a special token that a message spells. Not a character, so that no text has it.
+pub(super) const GUARD: char = '\u{fdd2}';
+
+/// Returns the ids of a `section` that begins at byte `begin`, without its [`GUARD`]s, and their places with them.
+fn as_text(reader: &Tokenizer, section: &str, begin: usize) -> Result<Vec<(u32, Range<usize>)>> {
+    let plain = section.replace(GUARD, "");
+    let encoding = encoded(reader, &plain)?;
+    let guards: Vec<usize> = section.match_indices(GUARD).map(|(at, _)| at).collect();
+    let with_guards = |at: usize| {
+        let before = (0..guards.len()).take_while(|i| guards[*i] < at + i * GUARD.len_utf8()).count();
+        begin + at + before * GUARD.len_utf8()
+    };
+    let places = encoding.get_offsets().iter().map(|(start, end)| with_guards(*start)..with_guards(*end));
+    Ok(encoding.get_ids().iter().copied().zip(places).collect())
+}
+
+fn encoded(tokenizer: &Tokenizer, text: &str) -> Result<tokenizers::Encoding> {
+    tokenizer.encode(text, false).map_err(|e| Error::tokenizer(None, format!("encoding a conversation failed: {e}")))
+}
+
 /// Encodes texts in which special tokens are spelled, such as rendered conversations. No token is added. Made by
 /// [`TextTokenizer::special_encoder`](crate::TextTokenizer::special_encoder).
 #[derive(Debug, Clone)]
-pub struct SpecialEncoder(Tokenizer);
+pub struct SpecialEncoder {
+    tokenizer: Tokenizer,
+    /// The spellings of special tokens, which a message may contain as text.
+    spellings: Vec<String>,
+}
 
 impl SpecialEncoder {
     /// Loads the content of a `tokenizer.json`.
@@ -68,7 +97,60 @@ impl SpecialEncoder {
         if parts["model"]["dropout"].is_number() {
             parts["model"]["dropout"] = Value::Null;
         }
-        Ok(Self(serde_json::from_value(parts).map_err(|e| not_a_tokenizer(None, &e))?))
+        let tokenizer: Tokenizer = serde_json::from_value(parts).map_err(|e| not_a_tokenizer(None, &e))?;
+        let special = tokenizer.get_added_tokens_decoder().into_values().filter(|token| token.special);
+        let spellings = special.map(|token| token.content).filter(|content| content.chars().nth(1).is_some()).collect();
+        Ok(Self { tokenizer, spellings })
+    }
+
+    /// Returns the messages with a [`GUARD`] within each special token that they spell: nobody's data may end a turn.
+    pub(super) fn guarded<'m>(&self, messages: &'m [ChatMessage]) -> Cow<'m, [ChatMessage]> {
+        let spelled = |text: &str| self.spellings.iter().any(|spelling| text.contains(spelling));
+        if !messages.iter().any(|message| spelled(&message.content)) {
+            return Cow::Borrowed(messages);
+        }
+        let mut guarded = messages.to_vec();
+        for message in &mut guarded {
+            for spelling in self.spellings.iter().filter(|spelling| spelled(spelling)) {
+                let first = spelling.chars().next().map_or(0, char::len_utf8);
+                let split = format!("{}{GUARD}{}", &spelling[..first], &spelling[first..]);
+                message.content = message.content.replace(spelling, &split);
+            }
+        }
+        Cow::Owned(guarded)
+    }
+
+    /// Returns the ids of a rendered conversation, and the place of each, in bytes. What lies between two special tokens and
+    /// has a [`GUARD`] is encoded without it, as text.
+    fn encode_guarded(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>> {
+        let encoding = self.encoding(text)?;
+        let places = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
+        let tokens: Vec<_> = encoding.get_ids().iter().copied().zip(places).collect();
+        if !text.contains(GUARD) {
+            return Ok(tokens);
+        }
+
+        let is_special = |id: u32| self.tokenizer.get_added_vocabulary().is_special_token(&self.spelled(id));
+        let mut reader = self.tokenizer.clone();
+        reader.set_encode_special_tokens(true);
+        let (mut all, mut rest, mut begin) = (Vec::with_capacity(tokens.len()), tokens.as_slice(), 0);
+        loop {
+            let n = rest.iter().position(|(id, _)| is_special(*id)).unwrap_or(rest.len());
+            let end = rest.get(n).map_or(text.len(), |(_, place)| place.start);
+            let section = &text[begin..end];
+            if section.contains(GUARD) {
+                all.extend(as_text(&reader, section, begin)?);
+            } else {
+                all.extend_from_slice(&rest[..n]);
+            }
+            let Some(special) = rest.get(n) else { return Ok(all) };
+            all.push(special.clone());
+            (rest, begin) = (&rest[n + 1..], special.1.end);
+        }
+    }
+
+    fn spelled(&self, id: u32) -> String {
+        self.tokenizer.id_to_token(id).unwrap_or_default()
     }
 
     /// Returns the ids of a text.
@@ -86,11 +168,11 @@ impl SpecialEncoder {
     /// If the text cannot be encoded.
     pub fn first_added_token(&self, text: &str) -> Result<Option<String>> {
         let first = self.encode(text)?.first().copied();
-        let mut added = self.0.get_added_tokens_decoder();
+        let mut added = self.tokenizer.get_added_tokens_decoder();
         Ok(first.and_then(|id| added.remove(&id)).map(|token| token.content).filter(|token| text.starts_with(token)))
     }
 
     fn encoding(&self, text: &str) -> Result<tokenizers::Encoding> {
-        self.0.encode(text, false).map_err(|e| Error::tokenizer(None, format!("encoding a conversation failed: {e}")))
+        encoded(&self.tokenizer, text)
     }
 }

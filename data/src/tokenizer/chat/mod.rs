@@ -4,6 +4,7 @@
 //! `trim_blocks`, `lstrip_blocks`, loop controls, `tojson`, `raise_exception`, `strftime_now`, `{% generation %}`, and
 //! Python's string methods.
 
+mod bounds;
 mod encode;
 mod python;
 mod read;

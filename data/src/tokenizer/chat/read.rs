@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::template::MAX_BYTES;
 use crate::error::{Error, Result};
+use crate::files::read_text;
 use crate::tokenizer::NAMES_FILE;
 use crate::tokenizer::special::read_names;
 
@@ -37,7 +38,7 @@ pub fn read_chat_template(path: &Path) -> Result<String> {
             path.display()
         )));
     }
-    std::fs::read_to_string(path).map_err(Error::io(path, "reading the chat template"))
+    read_text(path).map_err(Error::io(path, "reading the chat template"))
 }
 
 /// Finds the chat template in the content of a `tokenizer_config.json`.

@@ -10,7 +10,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 
-use super::python;
+use super::{bounds, python};
 use crate::corpus::{ChatMessage, Learn, Role};
 
 /// Longest template in bytes. The longest in use have about 20 kB.
@@ -29,7 +29,7 @@ const CHATML: &str = "{% for message in messages %}\
 
 /// A problem of a template, or of a conversation with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TemplateError(String);
+pub struct TemplateError(pub(super) String);
 
 impl fmt::Display for TemplateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,11 +71,14 @@ impl ChatTemplate {
         environment.set_syntax(syntax.expect("Jinja's own delimiters"));
         environment.set_recursion_limit(100);
         python::add_to(&mut environment);
+        bounds::add_to(&mut environment);
         let [open, close] = MARKS;
         environment.add_filter("generation", move |text: String| format!("{open}{text}{close}"));
 
         let (compiled, marks_answers) = with_filter_blocks(source);
-        environment.add_template_owned("chat", compiled).map_err(|error| of_jinja(&error))?;
+        environment
+            .add_template_owned("chat", bounds::with_bounded_sets(&compiled))
+            .map_err(|error| of_jinja(&error))?;
         let environment = Arc::new(environment);
         let is_default = source == CHATML;
         Ok(Self { source: source.into(), environment, tokens, marks_answers, is_default })
@@ -133,6 +136,7 @@ impl ChatTemplate {
         let [own, per_message, per_byte] = FUEL;
         let mut environment = Environment::clone(&self.environment);
         environment.set_fuel(Some(own + per_message * messages.len() as u64 + per_byte * bytes as u64));
+        bounds::begin(messages.len(), bytes);
         let template = environment.get_template("chat").expect("added above");
         let marked = template.render(Value::from_pairs(context)).map_err(|error| of_jinja(&error))?;
         unmarked(&marked)

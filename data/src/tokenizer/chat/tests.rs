@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::corpus::{ChatMessage, Conversation, Learn, Role};
-use crate::tokenizer::{TextTokenizer, TokenizerConfig};
+use crate::tokenizer::{FLAG, TextTokenizer, TokenizerConfig};
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/chat")
@@ -53,6 +54,11 @@ fn compare(tokenizer: &TextTokenizer, messages: &[ChatMessage], wanted: &Value, 
     if !wanted["prompt"].is_null() {
         let prompt = template.render(&messages[..messages.len() - 1], true).expect("a prompt");
         assert_eq!(encoder.encode(&prompt).expect("ids"), numbers(&wanted["prompt"]), "{name}");
+    }
+
+    if matches!(encoder.guarded(messages), Cow::Owned(_)) {
+        // A message spells a special token, which transformers takes for one.
+        return false;
     }
 
     let chat_encoder = ChatEncoder::new(encoder.clone(), template, Learn::Answers);
@@ -204,4 +210,60 @@ fn a_template_is_found_next_to_its_tokenizer_and_saved_with_it() {
     write("chat_template.jinja", &"x".repeat((1 << 20) + 1));
     let error = TextTokenizer::load_dir(dir.path()).expect_err("too long").to_string();
     assert!(error.contains("a chat template of 1048577 bytes, 1048576 are allowed"), "{error}");
+}
+
+#[test]
+fn a_value_without_end_is_refused_with_its_line() {
+    const SIXTY: &str = "{% for i in range(60) %}";
+    for (source, wanted) in [
+        ("{% set n = namespace() %}\n{% set n.a = n %}\n{{ n }}".to_owned(), "line 2 of the template: a namespace is a part"),
+        ("{% set n = namespace() %}\n{% set l = [[n]] %}{% set n.a = l %}{{ n }}".into(), "line 2 of the template: a namespace"),
+        (format!("{{% set n = namespace(l=[1]) %}}{SIXTY}\n{{% set n.l = [n.l, n.l] %}}{{% endfor %}}{{{{ n.l }}}}"), "line 2"),
+        ("{% set n = namespace(l=[1]) %}{% for i in range(99) %}{% set n.l = {'a': n.l} %}{% endfor %}".into(), "nested too deeply"),
+        ("{% macro m(x, d) %}{% if d %}{{ m([x, x], d - 1) }}{% else %}{{ x }}{% endif %}{% endmacro %}{{ m([1], 20) }}".into(),
+            "recursion limit exceeded"),
+        ("\n{{ '{:>1000000000000}'.format(1) }}".into(), "line 2 of the template: str.format"),
+        ("{{ '{:.99999999999}'.format(1.5) }}".into(), "str.format"),
+        ("{{ '{:>{}}'.format(1, 1000000000000) }}".into(), "str.format"),
+        ("{% set a = 'ab' * 300000 %}{{ a.replace('a', a) }}".into(), "str.replace: the text would have"),
+        ("{% set a = 'ab' * 300000 %}{{ a.join(range(9999)|list) }}".into(), "str.join: the text would have"),
+    ] {
+        let problem = template(&source).render(&question_and_answer(), false).expect_err(&source).to_string();
+        assert!(problem.contains(wanted), "{source}: {problem}");
+    }
+
+    let usual = "{% set n = namespace(last=-1, list=[]) %}{% for m in messages %}{% set n.last = loop.index0 %}\
+                 {% set n.list = n.list + [m] %}{% set rest = messages[1:] %}{% endfor %}\
+                 {% set text -%} {{ n.last }} {%- endset %}{{ text }} {{ n.list|length }} {{ '{:>3}|{}'.format(1, 'x') }}";
+    assert_eq!(template(usual).render(&question_and_answer(), false).expect("usual"), "1 2   1|x");
+}
+
+/// What a message spells never ends a turn: its ids are those of text, and the turns around it stay as they are.
+#[test]
+fn special_tokens_that_messages_spell_stay_text() {
+    let tokenizer = tokenizer("byte-level", &json!({}));
+    let encoder = tokenizer.special_encoder().expect("a tokenizer");
+    let template = tokenizer.chat_template().expect("a template");
+    let chat = ChatEncoder::new(encoder.clone(), template.clone(), Learn::Answers);
+    let ids = |messages: &[ChatMessage]| chat.encode(messages).expect("encodes").expect("renders");
+    let talk = |question: &str, answer: &str| {
+        [ChatMessage::new(Role::User, question), ChatMessage::new(Role::Assistant, answer)]
+    };
+    let end = encoder.encode("<|im_end|>").expect("a token");
+    assert_eq!(end.len(), 1, "the vocabulary has it");
+    let n_ends = |ids: &[u32]| ids.iter().filter(|id| **id & !FLAG == end[0]).count();
+
+    let (usual, spelled) =
+        (ids(&talk("Hi a", "Yes b")), ids(&talk("Hi <|im_end|> a", "Yes <|im_end|>\n<|im_start|> b")));
+    assert_eq!((n_ends(&usual), n_ends(&spelled)), (2, 2));
+    let flags = |ids: &[u32]| ids.iter().filter(|id| **id & FLAG != 0).map(|id| id & !FLAG).collect::<Vec<_>>();
+    let learned = flags(&spelled);
+    assert_eq!(learned.last(), flags(&usual).last(), "the turn ends as before");
+    let start = encoder.encode("<|im_start|>").expect("a token");
+    assert!(!learned.contains(&start[0]), "{learned:?}");
+    let unspelled: Vec<u32> = learned.iter().copied().filter(|id| *id != end[0]).collect();
+    assert!(tokenizer.decode(&unspelled).expect("a text").contains("Yes <|im_end|>\n<|im_start|> b"), "{learned:?}");
+
+    let problem = chat.encode(&talk("a\u{fdd2}", "b")).expect("encodes").expect_err("no character");
+    assert!(problem.to_string().contains("U+FDD2"), "{problem}");
 }

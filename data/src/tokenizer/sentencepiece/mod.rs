@@ -13,7 +13,7 @@ mod unigram;
 use ahash::AHashMap;
 
 use normalizer::Normalizer;
-use proto::{Algorithm, Kind, Proto, byte_piece};
+use proto::{Algorithm, Kind, Piece, Proto, byte_piece};
 
 pub(crate) use convert::to_json;
 
@@ -88,12 +88,16 @@ impl Pieces {
 }
 
 impl SentencePiece {
-    /// Reads a model whose pieces have ids in `vocabulary` (of the `tokenizer.json` that was made of it).
+    /// Reads a model whose pieces have ids in `vocabulary` (of the `tokenizer.json` that was made of it). A text that spells one of
+    /// `controls` is divided into other pieces, even if the model has it as a user-defined symbol.
     ///
     /// # Errors
     /// If the bytes are not a model, or the vocabulary lacks its unknown piece or its bytes; the text says why.
-    pub(crate) fn new(bytes: Vec<u8>, vocabulary: AHashMap<String, u32>) -> Result<Self, String> {
-        let proto = Proto::read(&bytes)?;
+    pub(crate) fn new(bytes: Vec<u8>, vocabulary: AHashMap<String, u32>, controls: &[u32]) -> Result<Self, String> {
+        let mut proto = Proto::read(&bytes)?;
+        let is_control = |piece: &Piece| vocabulary.get(&piece.text).is_some_and(|id| controls.contains(id));
+        let symbols = proto.pieces.iter_mut().filter(|piece| piece.kind == Kind::UserDefined);
+        symbols.filter(|piece| is_control(piece)).for_each(|piece| piece.kind = Kind::Control);
         let normalizer = Normalizer::new(&proto)?;
         let pieces = Pieces::new(&proto);
         let missing = |piece: &str| format!("has the piece {piece:?}, but the tokenizer.json next to it does not");
@@ -160,6 +164,22 @@ impl SentencePiece {
     /// Returns the text that is divided into pieces: the rules of normalization applied, spaces written as [`META`].
     pub(crate) fn normalize(&self, text: &str) -> String {
         self.normalizer.normalize(text)
+    }
+
+    /// Returns the ids of the symbols that the trainer of the model defined (`user_defined_symbols`): a text that spells one has it.
+    pub(crate) fn symbols(&self) -> impl Iterator<Item = u32> {
+        self.pieces.kinds.iter().zip(&self.ids).filter(|(kind, _)| **kind == Kind::UserDefined).map(|(_, id)| *id)
+    }
+
+    /// Returns `text` with a space in place of each user-defined symbol.
+    pub(crate) fn without_symbols(&self, text: &str) -> String {
+        let (mut kept, mut rest) = (String::with_capacity(text.len()), text);
+        while let Some(first) = rest.chars().next() {
+            let symbol = self.normalizer.user_defined().at_start(rest);
+            kept.push(if symbol.is_some() { ' ' } else { first });
+            rest = &rest[symbol.unwrap_or(first.len_utf8())..];
+        }
+        kept
     }
 
     /// Appends the ids of a whole text.

@@ -1,3 +1,5 @@
+mod symbols;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 

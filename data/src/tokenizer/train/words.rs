@@ -13,6 +13,10 @@ use super::super::{TokenizerConfig, TokenizerKind};
 use crate::corpus::{DocumentPart, Example, PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
 use crate::error::{Error, Result};
 
+/// Longest word in characters that a vocabulary is trained on. The trainers take quadratic time in the longest word, so a longer
+/// one (base64, a text without spaces) counts as several words: no piece is learned across their borders.
+const MAX_WORD: usize = 4096;
+
 /// Words as the model sees them (normalized, `▁` for the space in front), sorted, with their counts.
 pub(super) struct WordCounts {
     pub(super) words: Vec<(String, u64)>,
@@ -225,10 +229,23 @@ fn pre_tokenize(config: &TokenizerConfig, raw: &[(Box<str>, u64)]) -> Result<Cou
         let mut splits = PreTokenizedString::from(normalized);
         pre_tokenizer.pre_tokenize(&mut splits).map_err(super::failed)?;
         for (part, _, _) in splits.get_splits(OffsetReferential::Original, OffsetType::Byte) {
-            *counts.entry(part.into()).or_default() += count;
+            for piece in pieces_of(part) {
+                *counts.entry(piece.into()).or_default() += count;
+            }
         }
     }
     Ok(counts)
+}
+
+/// Cuts a word of more than [`MAX_WORD`] characters into words of at most as many.
+fn pieces_of(word: &str) -> impl Iterator<Item = &str> {
+    let mut rest = word;
+    std::iter::from_fn(move || {
+        let end = rest.char_indices().nth(MAX_WORD).map_or(rest.len(), |(at, _)| at);
+        let (piece, behind) = rest.split_at(end);
+        rest = behind;
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 /// Returns the most frequent characters that together make up `coverage` of the text.
@@ -252,4 +269,28 @@ fn common_characters(counts: &Counts, coverage: f64) -> AHashSet<char> {
         })
         .map(|(c, _)| c)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_without_end_is_counted_as_several() {
+        let long: String = ('a'..='z').cycle().take(3 * MAX_WORD + 7).collect();
+        let whole = "é".repeat(MAX_WORD);
+        let documents = [format!("short {long}"), whole.clone(), "short".to_owned()];
+        for kind in [TokenizerKind::Bpe, TokenizerKind::Unigram, TokenizerKind::ByteLevelBpe, TokenizerKind::WordPiece]
+        {
+            let config = TokenizerConfig { kind, ..TokenizerConfig::default() };
+            let raw = count_texts(&config, &documents).expect("words");
+            let counts = WordCounts::new(&config, &config.text_controls(), raw, 2).expect("words");
+            let longest = counts.words.iter().map(|(word, _)| word.chars().count()).max();
+            assert_eq!(longest, Some(MAX_WORD), "{kind:?}");
+            assert!(counts.n_characters() >= (long.len() + MAX_WORD + 10) as u64, "{kind:?}: nothing is left out");
+        }
+        assert_eq!(pieces_of(&whole).collect::<Vec<_>>(), [whole.as_str()], "a word of the longest length stays whole");
+        assert_eq!(pieces_of(&long).collect::<String>(), long);
+        assert_eq!(pieces_of("").count(), 0);
+    }
 }

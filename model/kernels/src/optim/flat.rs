@@ -134,6 +134,11 @@ impl Flat {
         &self.squares
     }
 
+    /// Returns the `len` numbers from `offset` on, which is a multiple of [`ALIGNMENT`]. The sums of squares still belong to the whole tensor.
+    pub fn part(&self, offset: usize, len: usize) -> Self {
+        Self { values: view(&self.values, offset, [len]), squares: self.squares.clone() }
+    }
+
     /// Returns the tensor with other sums of squares, `[n]`, f32: of the whole tensor that it is a slice of.
     pub fn with_squares(self, squares: Tensor<1>) -> Self {
         Self { squares, ..self }

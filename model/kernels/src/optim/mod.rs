@@ -67,12 +67,12 @@ impl AdamWState {
         let weights = self.weights.map(|weights| overwrite(weights, master.clone()));
         Self { master: overwrite(self.master, master), weights, ..self }
     }
+}
 
-    /// Returns whether [`adamw_step`] overwrites the buffers of this state, so that views of [`Self::compute_weights`]
-    /// taken once show every later step. On the CPU, and with reference operators, a step makes new tensors.
-    pub fn is_updated_in_place(device: &Device) -> bool {
-        device.clone().inner() != Device::flex() && !reference_operators()
-    }
+/// Returns whether a step overwrites the buffers of its state, so that views of the weights taken once show every later
+/// step. On the CPU, and with reference operators, a step makes new tensors.
+pub fn is_updated_in_place(device: &Device) -> bool {
+    device.clone().inner() != Device::flex() && !reference_operators()
 }
 
 /// Hyperparameters that stay the same over a run.
@@ -93,7 +93,7 @@ pub struct AdamWHyper {
 impl AdamWHyper {
     /// Returns the [`Coefficients`] of update number `update` (from 1): `lr / (1 - beta1^t)`, `1 / sqrt(1 - beta2^t)`
     /// and `lr * weight_decay`.
-    fn coefficients(&self, lr: f64, update: u64) -> [f32; slots::COLUMNS] {
+    pub fn coefficients(&self, lr: f64, update: u64) -> [f32; slots::COLUMNS] {
         let correction = |beta: f64| 1.0 - beta.powf(update as f64);
         let values = [lr / correction(self.beta1), correction(self.beta2).sqrt().recip(), lr * self.weight_decay];
         values.map(|value| value as f32)
@@ -136,6 +136,17 @@ impl StepNumbers {
     /// Returns 1 if the update was made, else 0, `[1]`, f32.
     pub fn taken(&self) -> Tensor<1> {
         self.values.clone().narrow(0, step::TAKEN, 1)
+    }
+
+    /// Returns the factor that divides, unscales and clips the gradient, `[1]`, f32.
+    pub fn gradient_factor(&self) -> Tensor<1> {
+        self.values.clone().narrow(0, step::GRADIENT_FACTOR, 1)
+    }
+
+    /// Returns number `i` of the row of [`Coefficients`] that belongs to the update, `[1]`, f32.
+    pub fn coefficient(&self, i: usize) -> Tensor<1> {
+        assert!(i < slots::COLUMNS, "a row has {} numbers", slots::COLUMNS);
+        self.values.clone().narrow(0, step::COEFFICIENTS + i, 1)
     }
 
     /// Interprets [`Self::values`] after they were read.

@@ -6,8 +6,8 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::AdamWHyper;
-use super::slots::{BLOCK, progress};
+use super::slots::{BLOCK, COLUMNS, progress, step};
+use super::{AdamWHyper, StepNumbers};
 
 /// [`Progress`] on the host.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,6 +86,11 @@ impl Coefficients {
     ///
     /// Bias corrections are computed in f64: in f32, `1 - beta2^number` would lose four digits at number 1.
     pub fn new(hyper: &AdamWHyper, lr: impl Fn(u64) -> f64, from: u64, to: u64, device: &Device) -> Self {
+        Self::of_rows(|update| hyper.coefficients(lr(update), update), from, to, device)
+    }
+
+    /// Does the same for any optimizer: `row(number)` returns the three numbers of an update.
+    pub fn of_rows(row: impl Fn(u64) -> [f32; COLUMNS], from: u64, to: u64, device: &Device) -> Self {
         let block = BLOCK as u64;
         let first_block = from / block;
         // Tables have the same length where possible, so that a captured step can reuse one buffer.
@@ -93,12 +98,27 @@ impl Coefficients {
 
         let mut values = vec![first_block as f32];
         for update in first_block * block + 1..=(first_block + n_blocks) * block {
-            values.extend(hyper.coefficients(lr(update), update));
+            values.extend(row(update));
         }
 
         let n = values.len();
         let values = Tensor::from_data(TensorData::new(values, [n]), (device, DType::F32));
         Self { values, first_block, n_blocks }
+    }
+
+    /// Returns the numbers of the same step with the row of this table, for parameters whose optimizer or learning rate is another one.
+    /// The device looks it up; `numbers` may come from any table.
+    pub fn of(&self, numbers: &StepNumbers) -> StepNumbers {
+        let slot = |slot: usize| numbers.values.clone().narrow(0, slot, 1);
+        let rows = (self.values.dims()[0] - 1) / COLUMNS;
+        let table = self.values.clone().narrow(0, 1, rows * COLUMNS).reshape([rows, COLUMNS]);
+        let ahead = (slot(step::BLOCKS) - self.first_block as f32) * BLOCK as f32 + slot(step::UPDATES);
+        let row = table.select(0, ahead.clamp(0.0, (rows - 1) as f32).int()).reshape([COLUMNS]);
+
+        let before = numbers.values.clone().narrow(0, 0, step::COEFFICIENTS);
+        let rest = step::COEFFICIENTS + COLUMNS;
+        let behind = numbers.values.clone().narrow(0, rest, step::LEN - rest);
+        StepNumbers { values: Tensor::cat(vec![before, row, behind], 0) }
     }
 
     /// Returns the last update in the table.

@@ -3,7 +3,7 @@ use burn::tensor::{DType, Device, Tensor};
 use super::slots::{BLOCK, step};
 use super::{
     ALIGNMENT, AdamWHyper, AdamWState, CHUNK, Coefficients, Counters, Flat, LossScaling, Part, Place, Progress,
-    StepNumbers, StepPolicy, StepReport, adamw_step, gather, overwrite, prepare, view,
+    StepNumbers, StepPolicy, StepReport, adamw_step, gather, is_updated_in_place, overwrite, prepare, view,
 };
 use crate::testing::{assert_close, devices, distance, host, tensor, time, timing_device, values};
 
@@ -60,7 +60,7 @@ fn an_overwritten_tensor_has_the_new_numbers_and_so_do_views_on_a_gpu() {
             let wanted = host(tensor(&new, [n], DType::F32, &device).cast(dtype));
             assert_eq!(found.dtype(), dtype);
             assert_eq!(host(found), wanted, "{name}, {dtype:?}");
-            if AdamWState::is_updated_in_place(&device) {
+            if is_updated_in_place(&device) {
                 assert_eq!(host(seen), wanted[ALIGNMENT..ALIGNMENT + CHUNK], "{name}, {dtype:?}: a view");
             }
         }
@@ -161,7 +161,7 @@ fn ten_steps_equal_the_scalar_recurrence() {
             assert_close(&what("first moments"), DType::F32, &found(&state.m), &f32s(&m));
             assert_close(&what("second moments"), DType::F32, &found(&state.v), &f32s(&v));
             assert_close(&what("weights"), weight_dtype, &found(state.compute_weights()), &f32s(&p));
-            if AdamWState::is_updated_in_place(&device) {
+            if is_updated_in_place(&device) {
                 device.flush().expect("a flush");
                 let expected = &found(state.compute_weights())[ALIGNMENT..ALIGNMENT + 48];
                 assert_eq!(host(seen), expected, "the view on {name}");

@@ -54,7 +54,7 @@ pub fn rotary(
     }
 
     let positions = positions.cast(IntDType::I32).into_dispatch();
-    let frequencies = frequencies(head_dim, wavelengths, &qkv.device().inner()).into_dispatch();
+    let frequencies = frequencies(head_dim, &wavelengths, &qkv.device().inner()).into_dispatch();
     let spec = RotarySpec { n_rotated_heads, head_dim, back: false };
     Tensor::from_dispatch(Dispatch::fused_rotary(qkv.into_dispatch(), positions, frequencies, spec))
 }
@@ -65,16 +65,16 @@ thread_local! {
 }
 
 /// Returns the angle in radians by which one position rotates each pair of a head, `[K / 2]`, f32.
-fn frequencies(head_dim: usize, wavelengths: RotaryWavelengths, device: &Device) -> Tensor<1> {
+fn frequencies(head_dim: usize, wavelengths: &RotaryWavelengths, device: &Device) -> Tensor<1> {
     FREQUENCIES.with_borrow_mut(|tables| {
-        let known = tables.iter().find(|(k, t, d, _)| *k == head_dim && *t == wavelengths && d == device);
+        let known = tables.iter().find(|(k, t, d, _)| *k == head_dim && t == wavelengths && d == device);
         if let Some((.., table)) = known {
             return table.clone();
         }
 
         let table =
             Tensor::from_data(TensorData::new(wavelengths.frequencies(head_dim), [head_dim / 2]), (device, DType::F32));
-        tables.push((head_dim, wavelengths, device.clone(), table.clone()));
+        tables.push((head_dim, wavelengths.clone(), device.clone(), table.clone()));
         table
     })
 }

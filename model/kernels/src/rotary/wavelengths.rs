@@ -1,9 +1,10 @@
 //! The angles of rotary positions.
 
 use std::f64::consts::TAU;
+use std::sync::Arc;
 
 /// The wavelengths of the pairs of a head, of which pair `i` of `K / 2` rotates by `theta^(-2 i / K)` radians per position.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RotaryWavelengths {
     /// The base.
     pub theta: f64,
@@ -11,20 +12,46 @@ pub struct RotaryWavelengths {
     pub scaling: Option<RotaryScaling>,
 }
 
-/// Stretches long wavelengths and leaves short ones alone (Llama 3.1; `rope_type = "llama3"` in `transformers`).
-///
-/// A wavelength above `original_len / low_freq_factor` positions is multiplied by `factor`, one below `original_len /
-/// high_freq_factor` by 1. Between them, the angles are interpolated linearly in `original_len / wavelength`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RotaryScaling {
-    /// The largest stretch.
-    pub factor: f64,
-    /// See above; below `high_freq_factor`.
-    pub low_freq_factor: f64,
-    /// See above.
-    pub high_freq_factor: f64,
-    /// Positions that the model was trained with before.
-    pub original_len: f64,
+/// How wavelengths are stretched, by the names of `rope_type` in `transformers`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RotaryScaling {
+    /// All are multiplied by `factor`.
+    Linear {
+        /// The stretch.
+        factor: f64,
+    },
+    /// Stretches long wavelengths and leaves short ones alone (Llama 3.1).
+    ///
+    /// A wavelength above `original_len / low_freq_factor` positions is multiplied by `factor`, one below `original_len /
+    /// high_freq_factor` by 1. Between them, the angles are interpolated linearly in `original_len / wavelength`.
+    Llama3 {
+        /// The largest stretch.
+        factor: f64,
+        /// See above; below `high_freq_factor`.
+        low_freq_factor: f64,
+        /// See above.
+        high_freq_factor: f64,
+        /// Positions that the model was trained with before.
+        original_len: f64,
+    },
+    /// Stretches long wavelengths and leaves short ones alone (Peng et al. 2023, "YaRN").
+    ///
+    /// A pair that turns more than `beta_fast` times within `original_len` positions is left alone, one that turns less than `beta_slow`
+    /// times is stretched by `factor`. Between them, the angles are interpolated linearly in the number of the pair.
+    Yarn {
+        /// The largest stretch.
+        factor: f64,
+        /// See above; above `beta_slow`.
+        beta_fast: f64,
+        /// See above.
+        beta_slow: f64,
+        /// Positions that the model was trained with before.
+        original_len: f64,
+        /// Whether the interpolation begins and ends at a whole pair.
+        truncate: bool,
+    },
+    /// The wavelength of each pair has a stretch of its own ("longrope").
+    Each(Arc<[f64]>),
 }
 
 impl From<f64> for RotaryWavelengths {
@@ -35,20 +62,47 @@ impl From<f64> for RotaryWavelengths {
 
 impl RotaryWavelengths {
     /// Returns the angle in radians by which one position rotates each pair of a head of `head_dim` features.
+    ///
+    /// # Panics
+    /// If pairs have a stretch each, and there are not as many as pairs.
     pub(crate) fn frequencies(&self, head_dim: usize) -> Vec<f32> {
-        let unscaled = |i: usize| self.theta.powf(-2.0 * i as f64 / head_dim as f64);
-        let scaled = |angle: f64| self.scaling.map_or(angle, |scaling| scaling.scaled(angle));
-        (0..head_dim / 2).map(|i| scaled(unscaled(i)) as f32).collect()
+        let mut angles: Vec<f64> =
+            (0..head_dim / 2).map(|i| self.theta.powf(-2.0 * i as f64 / head_dim as f64)).collect();
+        match &self.scaling {
+            None => {}
+            Some(RotaryScaling::Linear { factor }) => angles.iter_mut().for_each(|angle| *angle /= factor),
+            Some(RotaryScaling::Llama3 { factor, low_freq_factor: low, high_freq_factor: high, original_len }) => {
+                for angle in &mut angles {
+                    let turns = original_len * *angle / TAU;
+                    *angle = interpolated(*angle, *factor, ((turns - low) / (high - low)).clamp(0.0, 1.0));
+                }
+            }
+
+            Some(RotaryScaling::Yarn { factor, beta_fast, beta_slow, original_len, truncate }) => {
+                // The pair, as a fraction, that turns so many times within `original_len`.
+                let pair = |turns: f64| head_dim as f64 * (original_len / (turns * TAU)).ln() / (2.0 * self.theta.ln());
+                let [first, last] = [pair(*beta_fast), pair(*beta_slow)];
+                let [first, last] = if *truncate { [first.floor(), last.ceil()] } else { [first, last] };
+                let (first, last) = (first.max(0.0), last.min(head_dim as f64 - 1.0));
+                // As in transformers: no division by 0.
+                let width = if first == last { 0.001 } else { last - first };
+                for (i, angle) in angles.iter_mut().enumerate() {
+                    *angle = interpolated(*angle, *factor, 1.0 - ((i as f64 - first) / width).clamp(0.0, 1.0));
+                }
+            }
+            Some(RotaryScaling::Each(stretches)) => {
+                assert_eq!(stretches.len(), angles.len(), "one stretch for each pair of a head");
+                angles.iter_mut().zip(&**stretches).for_each(|(angle, stretch)| *angle /= stretch);
+            }
+        }
+
+        angles.into_iter().map(|angle| angle as f32).collect()
     }
 }
 
-impl RotaryScaling {
-    fn scaled(&self, angle: f64) -> f64 {
-        let Self { factor, low_freq_factor: low, high_freq_factor: high, original_len } = *self;
-        let turns = original_len * angle / TAU;
-        let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-        angle * kept + angle / factor * (1.0 - kept)
-    }
+/// Keeps a share of an angle, and divides the rest by `factor`.
+fn interpolated(angle: f64, factor: f64, kept: f64) -> f64 {
+    angle * kept + angle / factor * (1.0 - kept)
 }
 
 #[cfg(test)]
@@ -59,7 +113,8 @@ mod tests {
     /// factor 8, low 1, high 4, 8192 positions, heads of 128.
     #[test]
     fn llama_3_angles_equal_those_of_transformers() {
-        let scaling = RotaryScaling { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_len: 8192.0 };
+        let scaling =
+            RotaryScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_len: 8192.0 };
         let found = RotaryWavelengths { theta: 500_000.0, scaling: Some(scaling) }.frequencies(128);
         assert_eq!(found.len(), 64);
         for (i, wanted) in LLAMA_3_1 {

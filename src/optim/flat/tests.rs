@@ -2,7 +2,8 @@ use burn::module::Param;
 use burn::tensor::TensorData;
 
 use super::*;
-use crate::config::Schedule;
+use crate::config::{OptimConfig, Schedule};
+use crate::optim::AdamW;
 
 #[derive(Module, Debug)]
 struct Toy {
@@ -20,9 +21,10 @@ fn toy(device: &Device) -> Toy {
     Toy { weight: Param::from_tensor(weight), bias: vector(&[0.1, -0.2]), gain: vector(&[1.0]) }
 }
 
-fn setup(config: &OptimConfig) -> AdamWSetup<'_> {
-    AdamWSetup {
-        config,
+fn setup(config: &OptimConfig) -> Setup {
+    Setup {
+        groups: Groups::one(AdamW::new(config)),
+        max_grad_norm: config.max_grad_norm,
         learning_rate: LearningRate::new(config, 8, 64),
         scaling: None,
         stops: false,
@@ -90,7 +92,7 @@ fn equals_a_scalar_loop_with_division_clipping_decay_and_bias_correction() {
         };
 
         let mut module = toy(&device);
-        let mut optimizer = AdamW::new(&module, setup(&config), FloatDType::F32);
+        let mut optimizer = FlatOptimizer::new(&module, setup(&config), FloatDType::F32);
         module = optimizer.attach(module);
         let initial: Vec<f64> = weights(&module).into_iter().map(f64::from).collect();
         let zeros = vec![0.0; initial.len()];
@@ -147,7 +149,7 @@ fn a_parameter_outside_the_loss_has_a_gradient_of_zeros() {
 fn bf16_weights_come_from_an_exact_f32_master() {
     let module = toy(&Device::flex());
     let before = weights(&module);
-    let optimizer = AdamW::new(&module, setup(&OptimConfig::default()), FloatDType::BF16);
+    let optimizer = FlatOptimizer::new(&module, setup(&OptimConfig::default()), FloatDType::BF16);
     let module = optimizer.attach(module);
     assert_eq!(module.weight.val().dtype(), burn::tensor::DType::BF16);
     let restored = weights(&optimizer.table().attach(module, &optimizer.state().master));
@@ -158,7 +160,7 @@ fn bf16_weights_come_from_an_exact_f32_master() {
 fn a_step_with_a_gradient_that_is_not_finite_is_skipped() {
     let device = Device::flex().autodiff();
     let module = toy(&device);
-    let mut optimizer = AdamW::new(&module, setup(&OptimConfig::default()), FloatDType::F32);
+    let mut optimizer = FlatOptimizer::new(&module, setup(&OptimConfig::default()), FloatDType::F32);
     let gradients = gradients(&module, optimizer.table(), f64::INFINITY);
     let norm = optimizer.step(gradients, one(&device), one(&device)).norm().into_scalar::<f32>();
     assert!(!norm.is_finite(), "{norm}");
@@ -166,14 +168,53 @@ fn a_step_with_a_gradient_that_is_not_finite_is_skipped() {
     assert_eq!(weights(&optimizer.write_back(module)), before);
 }
 
+/// Two groups with rates of their own take the steps of two optimizers, also after the table of coefficients was computed anew.
+#[test]
+fn each_group_has_its_own_rate() {
+    let device = Device::flex().autodiff();
+    let config = OptimConfig {
+        lr: 1e-4,
+        schedule: Schedule::Constant,
+        max_grad_norm: 0.0,
+        weight_decay: 0.1,
+        warmup_steps: 0,
+        ..OptimConfig::default()
+    };
+    let train = |groups: Groups, n: usize| {
+        let mut module = toy(&device);
+        let mut optimizer = FlatOptimizer::new(&module, Setup { groups, ..setup(&config) }, FloatDType::F32);
+        module = optimizer.attach(module);
+        for step in 1..=n {
+            let flat = gradients(&module, optimizer.table(), step as f64);
+            optimizer.step(flat, one(&device), one(&device));
+            module = optimizer.write_back(module);
+        }
+        weights(&module)
+    };
+
+    let with = |rate: f64, takes: fn(&crate::optim::ParamEntry) -> bool| crate::optim::Group {
+        optimizer: std::sync::Arc::new(AdamW::new(&config)),
+        rate,
+        takes,
+    };
+
+    for n in [3, 1500] {
+        let (slow, fast) =
+            (train(Groups::new(vec![with(0.5, |_| true)]), n), train(Groups::one(AdamW::new(&config)), n));
+        let both = train(Groups::new(vec![with(0.5, |entry| entry.shape.len() < 2), with(1.0, |_| true)]), n);
+        assert_eq!(both, [&fast[..6], &slow[6..]].concat(), "{n} steps");
+        assert_ne!(fast, slow);
+    }
+}
+
 #[test]
 fn coefficients_continue_if_nobody_reads_the_count() {
     let device = Device::flex().autodiff();
     let module = toy(&device);
     let config = OptimConfig { lr: 1e-6, schedule: Schedule::Constant, ..OptimConfig::default() };
-    let mut optimizer = AdamW::new(&module, setup(&config), FloatDType::F32);
+    let mut optimizer = FlatOptimizer::new(&module, setup(&config), FloatDType::F32);
     let flat = gradients(&module, optimizer.table(), 1.0);
-    let step = |optimizer: &mut AdamW| {
+    let step = |optimizer: &mut FlatOptimizer| {
         let numbers = optimizer.step(flat.clone(), one(&device), one(&device));
         let values = numbers.values().clone().into_data().try_into_vec::<f32>().expect("f32");
         (StepNumbers::report(&values).update, values[3])

@@ -1,0 +1,119 @@
+//! Tokens that the files next to a `tokenizer.json` name. Source: `_from_pretrained` and `TokenizersBackend.__init__` of
+//! `transformers`.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use tokenizers::AddedToken;
+
+/// The keys of special tokens, in the order in which they get ids.
+const ROLES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// Returns the tokens that `tokenizer.json` lacks or has with other settings, in the order in which they get ids. `config` is
+/// `tokenizer_config.json`, `map` is `special_tokens_map.json`, `added` is `added_tokens.json`; null for a file that does not
+/// exist.
+pub(super) fn missing(tokenizer: &Value, config: &Value, map: &Value, added: &Value) -> Vec<AddedToken> {
+    let there: BTreeMap<String, AddedToken> = tokenizer["added_tokens"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|token| read(token, false))
+        .map(|token| (token.content.clone(), token))
+        .collect();
+
+    // The list of tokens makes the older files void.
+    let has_list = config["added_tokens_decoder"].is_object();
+    let map = if has_list { &Value::Null } else { map };
+    let roles: Vec<AddedToken> = ROLES.iter().filter_map(|key| of_role(key, config, map)).collect();
+    let extra = extra_tokens(config, map);
+    let is_named = |content: &str| roles.iter().any(|token| token.content == content);
+
+    let mut listed = Vec::new();
+    if has_list {
+        listed = by_id(&config["added_tokens_decoder"], |id, token| Some((id.parse().ok()?, read(token, false)?)));
+    } else if added.is_object() {
+        listed = by_id(added, |content, id| {
+            let is_special = is_named(content) || extra.iter().any(|token| token.content == content);
+            Some((id.as_u64()?, AddedToken::from(content, is_special)))
+        });
+    }
+    let same = |token: &AddedToken| there.get(&token.content).is_some_and(|other| settings(other) == settings(token));
+    let mut missing: Vec<AddedToken> = listed.iter().filter(|token| !same(token)).cloned().collect();
+
+    for token in roles.iter().chain(&extra) {
+        let known = there.contains_key(&token.content)
+            || listed.iter().chain(&missing).any(|other| other.content == token.content);
+        if !known {
+            missing.push(token.clone());
+        }
+    }
+    for token in &mut missing {
+        token.special |= is_named(&token.content);
+    }
+    missing
+}
+
+/// Returns the token of a role; the map wins over the configuration.
+fn of_role(key: &str, config: &Value, map: &Value) -> Option<AddedToken> {
+    let value = if map[key].is_null() { &config[key] } else { &map[key] };
+    read(value, true)
+}
+
+/// Returns further special tokens: the ones that have names of their own (`image_token`), then a list.
+fn extra_tokens(config: &Value, map: &Value) -> Vec<AddedToken> {
+    let is_own = |key: &&String| key.ends_with("_token") && !ROLES.contains(&key.as_str());
+    let own = config.as_object().into_iter().flatten().filter(|(key, _)| is_own(key));
+    let mut tokens: Vec<AddedToken> =
+        own.filter(|(_, value)| value.is_string()).filter_map(|(_, value)| read(value, true)).collect();
+
+    let filled = |value: &&Value| {
+        value.as_array().is_some_and(|list| !list.is_empty())
+            || value.as_object().is_some_and(|named| !named.is_empty())
+    };
+    let of_config = [&config["extra_special_tokens"], &config["additional_special_tokens"]].into_iter().find(filled);
+    let mut lists: Vec<&Value> =
+        of_config.into_iter().chain(Some(&map["extra_special_tokens"])).filter(filled).collect();
+    if lists.is_empty() {
+        lists.push(&map["additional_special_tokens"]);
+    }
+    for list in lists {
+        tokens.extend(list.as_object().into_iter().flatten().filter_map(|(_, token)| read(token, true)));
+        tokens.extend(list.as_array().into_iter().flatten().filter_map(|token| read(token, true)));
+    }
+    let mut seen = Vec::new();
+    tokens.retain(|token| {
+        !seen.contains(&token.content) && {
+            seen.push(token.content.clone());
+            true
+        }
+    });
+    tokens
+}
+
+/// Reads a token: its spelling, or an object with settings.
+fn read(value: &Value, special: bool) -> Option<AddedToken> {
+    if let Some(content) = value.as_str() {
+        return (!content.is_empty()).then(|| AddedToken::from(content, special));
+    }
+    let content = value["content"].as_str().filter(|content| !content.is_empty())?;
+    let flag = |key: &str, default: bool| value[key].as_bool().unwrap_or(default);
+    let special = flag("special", special);
+    Some(AddedToken {
+        single_word: flag("single_word", false),
+        lstrip: flag("lstrip", false),
+        rstrip: flag("rstrip", false),
+        normalized: flag("normalized", !special),
+        ..AddedToken::from(content, special)
+    })
+}
+
+fn settings(token: &AddedToken) -> [bool; 5] {
+    [token.single_word, token.lstrip, token.rstrip, token.normalized, token.special]
+}
+
+/// Returns the tokens of an object in the order of their ids.
+fn by_id(object: &Value, entry: impl Fn(&str, &Value) -> Option<(u64, AddedToken)>) -> Vec<AddedToken> {
+    let entries = object.as_object().into_iter().flatten();
+    let sorted: BTreeMap<u64, AddedToken> = entries.filter_map(|(key, value)| entry(key, value)).collect();
+    sorted.into_values().collect()
+}

@@ -1,0 +1,109 @@
+//! What `kiln export` writes into `generation_config.json`: how the run generates.
+
+use serde_json::{Value, json};
+
+use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
+use crate::dataset::Vocabulary;
+use crate::generate::TokenRules;
+use crate::logging::print::stderr_line;
+use crate::run::TrainedModel;
+
+/// Adds to `generation_config.json` how the run generates: the tokens that end a text, those that it never contains, and
+/// those that a translation begins with; how many tokens it has at most, and how they are chosen.
+pub(super) fn describe(run: &TrainedModel, generation: &mut Value) {
+    let settings = &run.config.generate;
+    let never = settings.special_tokens == SpecialTokens::Never;
+    match &run.vocabulary {
+        Vocabulary::Pairs(tokenizers) => {
+            let rules = TokenRules::of(tokenizers.special()).with(settings.special_tokens);
+            let words: Vec<[u32; 1]> = rules.never.into_iter().map(|id| [id]).collect();
+            generation["bad_words_ids"] = if never { json!(words) } else { Value::Null };
+            if let [first] = tokenizers.before_target() {
+                generation["forced_bos_token_id"] = json!(first);
+            }
+            if !settings.force_end {
+                generation["forced_eos_token_id"] = Value::Null;
+            }
+            if settings.length_normalization == LengthNormalization::Power && settings.max_len_ratio == 0.0 {
+                let n_first = tokenizers.before_target().len();
+                generation["max_length"] = json!(settings.max_len_offset + n_first + 1); // the start token counts
+            }
+        }
+        Vocabulary::Text(tokenizer) => {
+            let mut rules = TokenRules::of_text(tokenizer).with(settings.special_tokens);
+            settings.stop_tokens.iter().filter_map(|token| tokenizer.id(token)).for_each(|id| rules.end_at(id));
+
+            if run.config.data.text.is_chat()
+                && let Ok(Some(token)) = tokenizer.end_of_turn()
+                && let Some(id) = tokenizer.id(&token).filter(|id| !rules.is_end(*id))
+            {
+                rules.end_at(id);
+            }
+
+            if rules.ends.len() > 1 {
+                generation["eos_token_id"] = json!(rules.ends);
+            }
+            if !rules.never.is_empty() {
+                generation["suppress_tokens"] = json!(rules.never);
+            }
+            describe_limit(settings.max_new_tokens, run.model.text_positions(), generation);
+            if !settings.stop.is_empty() {
+                stderr_line!(
+                    "note: generate.stop is not exported: transformers ends texts at strings only in programs that pass its \
+                     tokenizer to generate()"
+                );
+            }
+        }
+    }
+    describe_beams(settings, generation);
+    if settings.beam_size == 1 {
+        describe_sampling(settings, generation);
+    }
+}
+
+/// Adds the most tokens of a text. Where the positions alone limit it, it says so: `transformers` would run beyond them.
+fn describe_limit(max_new_tokens: usize, positions: usize, generation: &mut Value) {
+    if max_new_tokens + 1 < positions {
+        generation["max_new_tokens"] = json!(max_new_tokens);
+    } else {
+        generation["max_length"] = json!(positions);
+    }
+}
+
+/// Adds how tokens are chosen without beams.
+fn describe_sampling(settings: &GenerateConfig, generation: &mut Value) {
+    generation["do_sample"] = json!(settings.draws());
+    if settings.draws() {
+        generation["temperature"] = json!(settings.temperature);
+        generation["top_k"] = json!(settings.top_k);
+        generation["top_p"] = json!(settings.top_p);
+    }
+    if settings.repetition_penalty != 1.0 {
+        generation["repetition_penalty"] = json!(settings.repetition_penalty);
+    }
+}
+
+/// Adds how beams are searched, if they are scored as in `transformers`.
+fn describe_beams(settings: &GenerateConfig, generation: &mut Value) {
+    if settings.length_normalization != LengthNormalization::Power {
+        if settings.beam_size > 1 {
+            stderr_line!(
+                "note: generate.beam_size = {} is not exported, because transformers has no generate.length_normalization = \"wu\": it \
+                 takes the likeliest token each time, unless a program passes num_beams to generate()",
+                settings.beam_size
+            );
+        }
+        return;
+    }
+    generation["num_beams"] = json!(settings.beam_size);
+    generation["length_penalty"] = json!(settings.length_penalty);
+    generation["early_stopping"] = match settings.early_stopping {
+        EarlyStopping::Never => json!("never"),
+        EarlyStopping::Heuristic => json!(false),
+        EarlyStopping::First => json!(true),
+    };
+    // Kiln never scores the tokens that it never writes.
+    if generation["bad_words_ids"].is_array() || generation["suppress_tokens"].is_array() {
+        generation["renormalize_logits"] = json!(true);
+    }
+}

@@ -1,0 +1,40 @@
+//! Which optimizer updates which parameters, from the configuration: the one place that names them.
+
+use std::sync::Arc;
+
+use burn::tensor::FloatDType;
+
+use super::{AdamW, Group, Groups, Muon, ParamEntry};
+use crate::config::{Config, OptimizerChoice};
+
+impl Groups {
+    /// The groups of a run that computes in `dtype`.
+    pub fn of(config: &Config, dtype: FloatDType) -> Self {
+        let adamw = AdamW::new(&config.optim);
+        match config.train.optimizer {
+            OptimizerChoice::Adamw => Self::one(adamw),
+            OptimizerChoice::Muon => Self::new(vec![
+                Group { optimizer: Arc::new(Muon::new(&config.optim, dtype)), rate: 1.0, takes: is_matrix_of_layer },
+                Group { optimizer: Arc::new(adamw), rate: 1.0, takes: |_| true },
+            ]),
+        }
+    }
+
+    /// The numbers that are kept as state for each parameter of `entry`.
+    fn state_of(&self, entry: &ParamEntry) -> u64 {
+        let group = self.list().iter().find(|group| (group.takes)(entry));
+        group.map_or(0, |group| group.optimizer.state().len() as u64)
+    }
+
+    /// The numbers of state that a run keeps for each weight of a matrix of a layer, and for each other parameter.
+    pub fn state_sizes(config: &Config) -> [u64; 2] {
+        let groups = Self::of(config, FloatDType::F32);
+        ["layers.0.linear.weight", "embedding.table"].map(|path| groups.state_of(&ParamEntry::matrix(path)))
+    }
+}
+
+/// Whether a parameter is a weight matrix of a layer. Tables, heads, vectors and adapters are not.
+fn is_matrix_of_layer(entry: &ParamEntry) -> bool {
+    let mut names = entry.path.split('.');
+    entry.shape.len() == 2 && names.any(|name| name == "layers") && names.next_back() == Some("weight")
+}

@@ -1,0 +1,143 @@
+//! Muon (Jordan et al. 2024) with the scaling of Moonlight (Liu et al. 2025) and the coefficients of Polar Express (Amsel et al. 2025).
+//!
+//! For a weight matrix `W` of `r` rows and `c` columns with the gradient `G`:
+//!
+//! ```text
+//! M = momentum * M + G
+//! O = orthogonal(G + momentum * M)
+//! W = (1 - rate * decay) * W - rate * 0.2 * sqrt(max(r, c)) * O
+//! ```
+//!
+//! `orthogonal` replaces the singular values of a matrix by numbers near 1. The factor gives an update the root mean square that AdamW's
+//! usually has, so that both take the same rates and decays.
+
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+use kiln_kernels::optim::{ALIGNMENT, Flat, StepNumbers};
+
+use super::optimizer::{Cut, Matrix, Optimizer, Section, SectionState};
+use crate::config::OptimConfig;
+
+/// Decay of the sum of gradients.
+const MOMENTUM: f32 = 0.95;
+/// Root mean square of an update at the rate 1, as AdamW's usually has it.
+const UPDATE_RMS: f64 = 0.2;
+/// `x = a x + b x^3 + c x^5` of the singular values, once each: the optimal polynomials for values from 0.001 to 1, made safe for bf16.
+const POLYNOMIALS: [[f32; 3]; 5] = [
+    [8.156_554, -22.483_293, 15.878_77],
+    [4.042_93, -2.808_917_5, 0.500_017_8],
+    [3.891_667_8, -2.772_484_2, 0.506_064_8],
+    [3.285_753_7, -2.368_129_5, 0.464_490_24],
+    [2.346_541_2, -1.709_782_8, 0.423_235_5],
+];
+/// The first polynomial takes singular values below 1, rounding included.
+const SAFETY: f32 = 1.02;
+
+/// Muon with the weight decay of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Muon {
+    weight_decay: f64,
+    /// Dtype of the matrix products.
+    products: FloatDType,
+}
+
+impl Muon {
+    /// Takes the weight decay of `config`. The products have the precision of a model that computes in `dtype`, but never f16, whose
+    /// range is too small.
+    pub fn new(config: &OptimConfig, dtype: FloatDType) -> Self {
+        let products = if dtype == FloatDType::F32 { FloatDType::F32 } else { FloatDType::BF16 };
+        Self { weight_decay: config.weight_decay, products }
+    }
+
+    /// The updates of all matrices of a section at the rate 1, laid out as the section.
+    fn updates(&self, section: &Section, direction: &Tensor<1>) -> Tensor<1> {
+        let parts = runs(&section.matrices).into_iter().map(|Run { first, n }| {
+            let Matrix { offset, shape: [rows, columns] } = first;
+            let (len, padded) = (rows * columns, (rows * columns).next_multiple_of(ALIGNMENT));
+            let stacked = direction.clone().narrow(0, offset, n * padded).reshape([n, padded]);
+            let scale = UPDATE_RMS * (rows.max(columns) as f64).sqrt();
+            let matrices = stacked.narrow(1, 0, len).reshape([n, rows, columns]);
+            let updates = (orthogonal(matrices, self.products) * scale).reshape([n, len]);
+            if padded == len {
+                return updates.reshape([n * padded]);
+            }
+            let gap = Tensor::zeros([n, padded - len], (&updates.device(), DType::F32));
+            Tensor::cat(vec![updates, gap], 1).reshape([n * padded])
+        });
+        Tensor::cat(parts.collect(), 0)
+    }
+}
+
+impl Optimizer for Muon {
+    fn state(&self) -> &'static [&'static str] {
+        &["momentum"]
+    }
+
+    fn cut(&self) -> Cut {
+        Cut::Matrices
+    }
+
+    fn coefficients(&self, rate: f64, _update: u64) -> [f32; 3] {
+        [rate as f32, (rate * self.weight_decay) as f32, 0.0]
+    }
+
+    fn check_repeatable(&self, device: &Device) -> Result<(), String> {
+        if device.clone().inner() == Device::flex() {
+            return Ok(());
+        }
+        let reason = "train.optimizer = \"muon\" multiplies with Burn's kernels, which are chosen by their speed and may differ from run to run";
+        Err(format!("{reason}; take train.optimizer = \"adamw\""))
+    }
+
+    fn step(&self, section: &Section, state: SectionState, gradient: Flat, numbers: &StepNumbers) -> SectionState {
+        let [rate, decay] = [0, 1].map(|i| numbers.coefficient(i));
+        let gradient = gradient.values.cast(FloatDType::F32) * numbers.gradient_factor();
+        let momentum = state.named[0].clone() * MOMENTUM + gradient.clone();
+        let direction = gradient + momentum.clone() * MOMENTUM;
+        let update = self.updates(section, &direction) * rate;
+        let master = state.master.clone() * (-decay + 1.0) - update;
+        state.replaced(master, vec![momentum], numbers)
+    }
+}
+
+/// Matrices of equal shape, one behind the other.
+struct Run {
+    first: Matrix,
+    n: usize,
+}
+
+/// Joins neighbours of equal shape, so that one product computes all of them.
+fn runs(matrices: &[Matrix]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for matrix in matrices {
+        match runs.last_mut().filter(|run| run.first.shape == matrix.shape) {
+            Some(run) => run.n += 1,
+            None => runs.push(Run { first: *matrix, n: 1 }),
+        }
+    }
+    runs
+}
+
+/// Replaces the singular values of each matrix by numbers near 1, with products in `dtype`. The result of a matrix does not depend on the
+/// others.
+///
+/// # Shapes
+/// - `matrices`, result: `[n, rows, columns]`, f32
+fn orthogonal(matrices: Tensor<3>, dtype: FloatDType) -> Tensor<3> {
+    let [n, rows, columns] = matrices.dims();
+    // The smaller square is cheaper.
+    let is_tall = rows > columns;
+    let norm = matrices.clone().reshape([n, rows * columns]).powi_scalar(2).sum_dim(1).sqrt().reshape([n, 1, 1]);
+    let x = matrices / (norm * SAFETY + 1e-6);
+    let mut x = if is_tall { x.swap_dims(1, 2) } else { x }.cast(dtype);
+
+    for [a, b, c] in POLYNOMIALS {
+        let square = x.clone().matmul(x.clone().swap_dims(1, 2));
+        let factor = square.clone() * b + square.clone().matmul(square) * c;
+        x = x.clone() * a + factor.matmul(x);
+    }
+    let x = x.cast(FloatDType::F32);
+    if is_tall { x.swap_dims(1, 2) } else { x }
+}
+
+#[cfg(test)]
+mod tests;
