@@ -96,6 +96,7 @@ fn a_run_with_own_heads_resumes_bit_for_bit() {
     let wanted = trained(folder.path());
 
     std::fs::remove_dir_all(&last).expect("a checkpoint");
+    assert_eq!(TrainedModel::open(folder.path(), Some("step-00000003")).expect("a checkpoint").step, 3);
     let again = Run::open(folder.path()).expect("a run").on(DeviceChoice::Cpu);
     let again = again.resume_model_on(data.of_run(), init(&data)).expect("it goes on");
     let found = trained(folder.path());

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 use tokenizers::Tokenizer;
@@ -83,6 +84,8 @@ fn encoded(tokenizer: &Tokenizer, text: &str) -> Result<tokenizers::Encoding> {
 #[derive(Debug, Clone)]
 pub struct SpecialEncoder {
     tokenizer: Tokenizer,
+    /// Reads special tokens as text. Made when a message spells one.
+    as_text: OnceLock<Tokenizer>,
     /// The spellings of special tokens, which a message may contain as text.
     spellings: Vec<String>,
 }
@@ -100,18 +103,18 @@ impl SpecialEncoder {
         let tokenizer: Tokenizer = serde_json::from_value(parts).map_err(|e| not_a_tokenizer(None, &e))?;
         let special = tokenizer.get_added_tokens_decoder().into_values().filter(|token| token.special);
         let spellings = special.map(|token| token.content).filter(|content| content.chars().nth(1).is_some()).collect();
-        Ok(Self { tokenizer, spellings })
+        Ok(Self { tokenizer, as_text: OnceLock::new(), spellings })
     }
 
     /// Returns the messages with a [`GUARD`] within each special token that they spell: nobody's data may end a turn.
     pub(super) fn guarded<'m>(&self, messages: &'m [ChatMessage]) -> Cow<'m, [ChatMessage]> {
-        let spelled = |text: &str| self.spellings.iter().any(|spelling| text.contains(spelling));
-        if !messages.iter().any(|message| spelled(&message.content)) {
+        let spells = |message: &ChatMessage| self.spellings.iter().any(|spelling| message.content.contains(spelling));
+        if !messages.iter().any(spells) {
             return Cow::Borrowed(messages);
         }
         let mut guarded = messages.to_vec();
         for message in &mut guarded {
-            for spelling in self.spellings.iter().filter(|spelling| spelled(spelling)) {
+            for spelling in &self.spellings {
                 let first = spelling.chars().next().map_or(0, char::len_utf8);
                 let split = format!("{}{GUARD}{}", &spelling[..first], &spelling[first..]);
                 message.content = message.content.replace(spelling, &split);
@@ -130,16 +133,21 @@ impl SpecialEncoder {
             return Ok(tokens);
         }
 
-        let is_special = |id: u32| self.tokenizer.get_added_vocabulary().is_special_token(&self.spelled(id));
-        let mut reader = self.tokenizer.clone();
-        reader.set_encode_special_tokens(true);
+        let added = self.tokenizer.get_added_vocabulary();
+        let is_special = |id: u32| self.tokenizer.id_to_token(id).is_some_and(|token| added.is_special_token(&token));
+        let reader = self.as_text.get_or_init(|| {
+            let mut reader = self.tokenizer.clone();
+            reader.set_encode_special_tokens(true);
+            reader
+        });
+
         let (mut all, mut rest, mut begin) = (Vec::with_capacity(tokens.len()), tokens.as_slice(), 0);
         loop {
             let n = rest.iter().position(|(id, _)| is_special(*id)).unwrap_or(rest.len());
             let end = rest.get(n).map_or(text.len(), |(_, place)| place.start);
             let section = &text[begin..end];
             if section.contains(GUARD) {
-                all.extend(as_text(&reader, section, begin)?);
+                all.extend(as_text(reader, section, begin)?);
             } else {
                 all.extend_from_slice(&rest[..n]);
             }
@@ -147,10 +155,6 @@ impl SpecialEncoder {
             all.push(special.clone());
             (rest, begin) = (&rest[n + 1..], special.1.end);
         }
-    }
-
-    fn spelled(&self, id: u32) -> String {
-        self.tokenizer.id_to_token(id).unwrap_or_default()
     }
 
     /// Returns the ids of a text.
