@@ -1,6 +1,7 @@
 //! Writing files so that a kill or a power cut leaves them whole: synced, then renamed. Reading them by mapping.
 
 mod mapped;
+mod tensors;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use kiln_data::files::create_fresh;
 pub(crate) use mapped::MappedFile;
+pub(crate) use tensors::{TensorHead, usual_threads, write_tensors};
 use thiserror::Error;
 
 /// A file operation that the operating system refused.

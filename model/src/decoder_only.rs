@@ -52,7 +52,12 @@ impl TransformerConfig {
     /// # Panics
     /// As [`Self::init`], and if this is another architecture.
     pub fn init_decoder_only(&self, seed: u64, dtype: impl Into<DType>, device: &Device) -> DecoderOnly {
-        let init = Init::checked(self, Architecture::DecoderOnly, seed, dtype.into(), device);
+        self.new_decoder_only(Some(seed), dtype.into(), device)
+    }
+
+    /// As [`Self::init_decoder_only`], or without a seed as [`Self::init_without_weights`].
+    pub(crate) fn new_decoder_only(&self, seed: Option<u64>, dtype: DType, device: &Device) -> DecoderOnly {
+        let init = Init::checked(self, Architecture::DecoderOnly, seed, dtype, device);
         let (d, v) = (self.d_model, self.target_vocab_size);
         DecoderOnly {
             embedding: TokenEmbedding::init(&init.at("embedding"), v),

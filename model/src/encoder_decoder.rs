@@ -53,7 +53,12 @@ impl TransformerConfig {
     /// # Panics
     /// As [`Self::init`], and if this is another architecture.
     pub fn init_encoder_decoder(&self, seed: u64, dtype: impl Into<DType>, device: &Device) -> EncoderDecoder {
-        let init = Init::checked(self, Architecture::EncoderDecoder, seed, dtype.into(), device);
+        self.new_encoder_decoder(Some(seed), dtype.into(), device)
+    }
+
+    /// As [`Self::init_encoder_decoder`], or without a seed as [`Self::init_without_weights`].
+    pub(crate) fn new_encoder_decoder(&self, seed: Option<u64>, dtype: DType, device: &Device) -> EncoderDecoder {
+        let init = Init::checked(self, Architecture::EncoderDecoder, seed, dtype, device);
         let tie = self.tie_embeddings;
         let norm = || self.embedding_norm.then(|| Norm::init(&init));
         EncoderDecoder {

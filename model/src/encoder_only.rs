@@ -82,7 +82,12 @@ impl TransformerConfig {
     /// # Panics
     /// As [`Self::init`], and if this is another architecture.
     pub fn init_encoder_only(&self, seed: u64, dtype: impl Into<DType>, device: &Device) -> EncoderOnly {
-        let init = Init::checked(self, Architecture::EncoderOnly, seed, dtype.into(), device);
+        self.new_encoder_only(Some(seed), dtype.into(), device)
+    }
+
+    /// As [`Self::init_encoder_only`], or without a seed as [`Self::init_without_weights`].
+    pub(crate) fn new_encoder_only(&self, seed: Option<u64>, dtype: DType, device: &Device) -> EncoderOnly {
+        let init = Init::checked(self, Architecture::EncoderOnly, seed, dtype, device);
         let d = self.d_model;
         EncoderOnly {
             embedding: TokenEmbedding::init(&init.at("embedding"), self.source_vocab_size),

@@ -6,7 +6,7 @@
 use std::f64::consts::TAU;
 use std::fmt::Display;
 
-use burn::module::Param;
+use burn::module::{Param, ParamId};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -27,7 +27,8 @@ const NORMAL_WORDS: usize = 2 * UNIT_WORDS;
 /// Initializes the parameters of one module. [`Init::at`] descends to a submodule.
 pub(crate) struct Init<'a> {
     pub(crate) config: &'a TransformerConfig,
-    seed: u64,
+    /// None for a model whose matrices are all replaced: none is drawn.
+    seed: Option<u64>,
     dtype: DType,
     device: &'a Device,
     path: String,
@@ -58,7 +59,7 @@ impl<'a> Init<'a> {
     pub(crate) fn checked(
         config: &'a TransformerConfig,
         architecture: Architecture,
-        seed: u64,
+        seed: Option<u64>,
         dtype: DType,
         device: &'a Device,
     ) -> Self {
@@ -70,12 +71,12 @@ impl<'a> Init<'a> {
             Architecture::DecoderOnly | Architecture::EncoderOnly => config.vocab_size() == 0,
         };
         assert!(!missing, "a vocabulary size is still 0");
-        Self::new(config, seed, dtype, device)
+        Self { config, seed, dtype, device, path: String::new() }
     }
 
     /// Initializes something other than a model, such as a learned prompt.
     pub(crate) fn new(config: &'a TransformerConfig, seed: u64, dtype: DType, device: &'a Device) -> Self {
-        Self { config, seed, dtype, device, path: String::new() }
+        Self { config, seed: Some(seed), dtype, device, path: String::new() }
     }
 
     /// Descends to the submodule `name`.
@@ -174,7 +175,13 @@ impl<'a> Init<'a> {
         words: usize,
         sample: impl Fn(&mut ChaCha8Rng) -> f64 + Sync,
     ) -> Param<Tensor<2>> {
-        let random = stream(self.seed, &self.at(name).path);
+        let Some(seed) = self.seed else {
+            let dtype = self.dtype;
+            let zeros =
+                move |device: &Device, tracked: bool| Tensor::zeros(shape, (device, dtype)).set_require_grad(tracked);
+            return Param::uninitialized(ParamId::new(), zeros, self.device.clone(), true, shape.into());
+        };
+        let random = stream(seed, &self.at(name).path);
         Param::from_tensor(self.fixed(samples(&random, shape[0] * shape[1], words, sample), shape))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::config::{Product, TransformerConfig};
-use crate::named_tensor::NamedTensor;
+use crate::named_tensor::{Elements, FloatType, LazyTensor, NamedTensor};
 
 /// Returns whether the parameter at `path` is of an adapter.
 pub fn is_adapter(path: &str) -> bool {
@@ -18,29 +18,68 @@ pub fn merge_adapters(
     config: &TransformerConfig,
     weights: &[NamedTensor],
 ) -> Result<(TransformerConfig, Vec<NamedTensor>), String> {
-    let (adapters, mut merged): (Vec<_>, Vec<_>) = weights.iter().cloned().partition(|weight| is_adapter(&weight.name));
-    let adapters: HashMap<&str, &NamedTensor> = adapters.iter().map(|it| (it.name.as_str(), it)).collect();
+    let (config, merged) = plan_merge(config, weights.iter().map(LazyTensor::borrowed).collect())?;
+    Ok((config, merged.iter().map(LazyTensor::read).collect()))
+}
+
+/// Does the same as [`merge_adapters`], but adds adapters only when a weight is read.
+pub(crate) fn plan_merge<'a>(
+    config: &TransformerConfig,
+    weights: Vec<LazyTensor<'a>>,
+) -> Result<(TransformerConfig, Vec<LazyTensor<'a>>), String> {
+    let (adapters, weights): (Vec<_>, Vec<_>) = weights.into_iter().partition(|weight| is_adapter(&weight.name));
+    let adapters: HashMap<String, LazyTensor<'a>> = adapters.into_iter().map(|it| (it.name.clone(), it)).collect();
     let find = |name: String, shape: [usize; 2]| {
-        let found = adapters.get(name.as_str()).filter(|tensor| tensor.shape == shape);
-        found.map(|tensor| tensor.values.as_slice()).ok_or(name)
+        let found = adapters.get(&name).filter(|tensor| tensor.shape == shape);
+        found.cloned().ok_or(name)
     };
 
     let (rank, scale) = (config.lora.rank, (config.lora.alpha / config.lora.rank.max(1) as f64) as f32);
-    for weight in &mut merged {
-        let Some(path) = weight.name.strip_suffix(".weight").map(str::to_owned) else { continue };
-        let Some(product) = Product::at(&path) else { continue };
-        let [n_in, n_out] = *weight.shape.as_slice() else { continue };
+    let mut merged = Vec::with_capacity(weights.len());
+    for weight in weights {
+        let path = weight.name.strip_suffix(".weight").map(str::to_owned);
+        let product = path.and_then(|path| Some((Product::at(&path)?, path)));
+        let (Some((product, path)), &[n_in, n_out]) = (product, weight.shape.as_slice()) else {
+            merged.push(weight);
+            continue;
+        };
+        let mut added = Vec::new();
         for (i, columns) in config.adapters_of(product).into_iter().enumerate() {
             let a = find(format!("{path}.lora.{i}.a"), [n_in, rank])?;
             let b = find(format!("{path}.lora.{i}.b"), [rank, columns.width])?;
-            for (row, a) in weight.values.chunks_exact_mut(n_out).zip(a.chunks_exact(rank)) {
-                let row = &mut row[columns.start..columns.start + columns.width];
-                for (a, b) in a.iter().zip(b.chunks_exact(columns.width)) {
+            added.push(Added { first: columns.start, width: columns.width, a, b });
+        }
+        merged.push(if added.is_empty() { weight } else { with_adapters(weight, added, n_out, (rank, scale)) });
+    }
+    let lora = crate::config::LoraConfig { rank: 0, ..config.lora.clone() };
+    Ok((TransformerConfig { lora, ..config.clone() }, merged))
+}
+
+/// What an adapter adds to some columns of a matrix.
+struct Added<'a> {
+    first: usize,
+    width: usize,
+    a: LazyTensor<'a>,
+    b: LazyTensor<'a>,
+}
+
+fn with_adapters<'a>(
+    weight: LazyTensor<'a>,
+    added: Vec<Added<'a>>,
+    n_out: usize,
+    (rank, scale): (usize, f32),
+) -> LazyTensor<'a> {
+    LazyTensor::new(weight.name.clone(), weight.shape.clone(), FloatType::F32, move || {
+        let mut values = weight.elements().into_f32();
+        for Added { first, width, a, b } in &added {
+            let (a, b) = (a.elements().into_f32(), b.elements().into_f32());
+            for (row, a) in values.chunks_exact_mut(n_out).zip(a.chunks_exact(rank)) {
+                let row = &mut row[*first..first + width];
+                for (a, b) in a.iter().zip(b.chunks_exact(*width)) {
                     row.iter_mut().zip(b).for_each(|(w, b)| *w += scale * a * b);
                 }
             }
         }
-    }
-    let lora = crate::config::LoraConfig { rank: 0, ..config.lora.clone() };
-    Ok((TransformerConfig { lora, ..config.clone() }, merged))
+        Elements::F32(values)
+    })
 }

@@ -1,5 +1,9 @@
 //! Parameters on the host.
 
+mod lazy;
+
+pub use lazy::{Elements, FloatType, LazyTensor};
+
 /// A parameter of a model as plain numbers, without a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedTensor {

@@ -54,10 +54,23 @@ impl TransformerConfig {
     /// # Panics
     /// If [`Self::validate`] finds a problem or a vocabulary is still 0.
     pub fn init(&self, seed: u64, dtype: impl Into<DType>, device: &Device) -> Transformer {
+        self.new_transformer(Some(seed), dtype.into(), device)
+    }
+
+    /// Makes a model whose weights are all replaced before it is used. No matrix is drawn, and none has memory: one that is used in
+    /// spite of that is zero.
+    ///
+    /// # Panics
+    /// As [`Self::init`].
+    pub fn init_without_weights(&self, dtype: impl Into<DType>, device: &Device) -> Transformer {
+        self.new_transformer(None, dtype.into(), device)
+    }
+
+    fn new_transformer(&self, seed: Option<u64>, dtype: DType, device: &Device) -> Transformer {
         match self.architecture {
-            Architecture::EncoderDecoder => Transformer::EncoderDecoder(self.init_encoder_decoder(seed, dtype, device)),
-            Architecture::DecoderOnly => Transformer::DecoderOnly(self.init_decoder_only(seed, dtype, device)),
-            Architecture::EncoderOnly => Transformer::EncoderOnly(self.init_encoder_only(seed, dtype, device)),
+            Architecture::EncoderDecoder => Transformer::EncoderDecoder(self.new_encoder_decoder(seed, dtype, device)),
+            Architecture::DecoderOnly => Transformer::DecoderOnly(self.new_decoder_only(seed, dtype, device)),
+            Architecture::EncoderOnly => Transformer::EncoderOnly(self.new_encoder_only(seed, dtype, device)),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! RUN/checkpoints/
 //!   step-00002000/
-//!     model.safetensors      f32 master weights by parameter path
+//!     model.safetensors      f32 master weights by parameter path; of an import, parameters stored in 16 bits stay so
 //!     config.json            the model's shape
 //!     tokenizer.json         and whatever else the tokenizers save
 //!     config.toml            the run's configuration
@@ -53,7 +53,7 @@ use crate::files::{FileError, HeldFolder};
 
 pub use average::average;
 pub use manifest::{Manifest, ManifestFile};
-pub use open::OpenCheckpoint;
+pub use open::{OpenCheckpoint, OpenWeights};
 pub use origin::RUN_FILE;
 pub(crate) use origin::run_of;
 pub use pointer::Pointer;
@@ -69,7 +69,7 @@ pub use snapshot::{
     TrainerState, Weights,
 };
 pub use states::{NamedState, flat_states, named_states};
-pub use tensors::{flat_tensor, initial_tensors, load_into, load_model, named_tensors};
+pub use tensors::{flat_tensor, initial_tensors, load_into, load_model, load_tensors, named_tensors};
 
 /// The weights, by parameter path.
 pub const MODEL_FILE: &str = "model.safetensors";

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
-use kiln_model::TransformerConfig;
 use kiln_model::hf::FileTensor;
+use kiln_model::{LazyTensor, TransformerConfig};
 
 use super::manifest::{Manifest, ManifestFile};
 use super::tensor_file::TensorFile;
@@ -106,7 +106,7 @@ impl OpenCheckpoint {
 /// The weights of a checkpoint, with what is needed to use them. All their files are verified, and of their tensors only names and
 /// shapes are in memory.
 #[derive(Debug)]
-pub(super) struct OpenWeights {
+pub struct OpenWeights {
     /// Optimizer steps done.
     pub step: u64,
     /// The model's shape.
@@ -143,6 +143,23 @@ impl OpenWeights {
         }
         let averages = Some(listed.tensors(EMA_FILE)?);
         Ok(Self { averages, ..Self::trained(dir)? })
+    }
+
+    /// Opens the weights of the last step in `dir`, or their average. Refuses weights that are not finite, one tensor after the other.
+    ///
+    /// # Errors
+    /// As [`read_weights`](super::read_weights) and [`read_average`](super::read_average).
+    pub fn open(dir: &Path, averaged: bool) -> Result<Self, CheckpointError> {
+        let opened = if averaged { Self::averaged(dir)? } else { Self::trained(dir)? };
+        for (file, tensor) in opened.places() {
+            finite(&file.path, file.read(tensor))?;
+        }
+        Ok(opened)
+    }
+
+    /// The weights, sorted by name. Each is read when it is needed.
+    pub fn tensors(&self) -> Vec<LazyTensor<'_>> {
+        self.places().into_iter().map(|(file, tensor)| file.lazy(tensor)).collect()
     }
 
     /// The tensors in use, each with its file.
@@ -188,7 +205,8 @@ impl Listed<'_> {
     }
 
     fn tensors(&self, name: &str) -> Result<TensorFile, CheckpointError> {
-        TensorFile::open(self.dir, self.get(name)?)
+        let allows_16_bits = name == MODEL_FILE && self.manifest.format >= 2;
+        TensorFile::open(self.dir, self.get(name)?, allows_16_bits)
     }
 
     fn bytes(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {

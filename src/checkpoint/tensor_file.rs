@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use kiln_data::files::open_file;
+use kiln_model::LazyTensor;
 use kiln_model::hf::{ElementType, FileTensor};
 use safetensors::SafeTensors;
 use safetensors::tensor::Dtype;
@@ -28,24 +29,28 @@ pub(super) struct TensorFile {
 struct Entry {
     name: String,
     shape: Vec<usize>,
+    element_type: ElementType,
     place: Range<usize>,
 }
 
 impl TensorFile {
-    /// Opens the file that the manifest calls `expected`.
-    pub(super) fn open(dir: &Path, expected: &ManifestFile) -> Result<Self, CheckpointError> {
+    /// Opens the file that the manifest calls `expected`. Its elements are f32, or also of 16 bits if that is allowed.
+    pub(super) fn open(dir: &Path, expected: &ManifestFile, allows_16_bits: bool) -> Result<Self, CheckpointError> {
         let (path, file) = (dir.join(&expected.name), open_verified(dir, expected)?);
         let map = MappedFile::of(&file).map_err(CheckpointError::io("map", &path))?;
         let foreign = |reason| CheckpointError::Foreign { file: path.clone(), reason };
         let header = SafeTensors::deserialize(map.bytes()).map_err(|error| foreign(error.to_string()))?;
         let mut tensors = Vec::with_capacity(header.len());
         for (name, view) in header.iter() {
-            if view.dtype() != Dtype::F32 {
-                return Err(foreign(format!("{name} is {:?}, not F32", view.dtype())));
-            }
+            let element_type = match view.dtype() {
+                Dtype::F32 => ElementType::F32,
+                Dtype::F16 if allows_16_bits => ElementType::F16,
+                Dtype::BF16 if allows_16_bits => ElementType::Bf16,
+                other => return Err(foreign(format!("{name} is {other:?}, not F32"))),
+            };
             let first = view.data().as_ptr().addr() - map.bytes().as_ptr().addr();
             let place = first..first + view.data().len();
-            tensors.push(Entry { name: name.to_owned(), shape: view.shape().to_vec(), place });
+            tensors.push(Entry { name: name.to_owned(), shape: view.shape().to_vec(), element_type, place });
         }
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Self { path, map, tensors })
@@ -53,10 +58,10 @@ impl TensorFile {
 
     /// All tensors, sorted by name. They are read when their elements are.
     pub(super) fn tensors(&self) -> impl ExactSizeIterator<Item = FileTensor<'_>> {
-        self.tensors.iter().map(|Entry { name, shape, place }| FileTensor {
+        self.tensors.iter().map(|Entry { name, shape, element_type, place }| FileTensor {
             name: name.clone(),
             shape: shape.clone(),
-            element_type: ElementType::F32,
+            element_type: element_type.clone(),
             bytes: &self.map.bytes()[place.clone()],
         })
     }
@@ -66,6 +71,11 @@ impl TensorFile {
         let values = tensor.values();
         self.map.release();
         NamedTensor { name: tensor.name, shape: tensor.shape, values }
+    }
+
+    /// Returns a tensor of this file as a parameter that is read when it is needed.
+    pub(super) fn lazy<'a>(&'a self, tensor: FileTensor<'a>) -> LazyTensor<'a> {
+        tensor.lazy(|| self.map.release())
     }
 
     /// Reads all tensors, sorted by name.

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use burn::module::Module;
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use kiln_model::{Transformer, TransformerConfig};
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use kiln_model::{LazyTensor, Transformer, TransformerConfig};
 
 use super::{CheckpointError, NamedTensor};
 use crate::optim::{ParamEntry, ParamTable};
@@ -67,12 +67,75 @@ pub fn flat_tensor(table: &ParamTable, tensors: &[NamedTensor], device: &Device)
         problems.push(format!("it holds {} tensors, but the model has {n}", tensors.len()));
     }
 
-    if !problems.is_empty() {
-        let more = problems.len().saturating_sub(5);
-        problems.truncate(5);
-        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-        return Err(CheckpointError::Mismatch(format!("{}{more}", problems.join("; "))));
+    fits(problems)?;
+    Ok(Tensor::from_data(TensorData::new(flat, [table.flat_len()]), device))
+}
+
+/// Lists the first parameters that do not fit.
+fn fits(mut problems: Vec<String>) -> Result<(), CheckpointError> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let more = problems.len().saturating_sub(5);
+    problems.truncate(5);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    Err(CheckpointError::Mismatch(format!("{}{more}", problems.join("; "))))
+}
+
+/// Does the same as [`load_model`] with weights that are read one by one: memory holds the model, and the weight that is read.
+pub fn load_tensors(
+    config: &TransformerConfig,
+    weights: Vec<LazyTensor<'_>>,
+    dtype: FloatDType,
+    device: &Device,
+) -> Result<Transformer, CheckpointError> {
+    let device = device.clone().inner();
+    let model = config.init_without_weights(FloatDType::F32, &device);
+    let n_weights = weights.len();
+    let weights = weights.into_iter().map(|weight| (weight.name.clone(), weight)).collect();
+    let mut put = Put { path: Vec::new(), weights, dtype, device, n: 0, problems: Vec::new() };
+    let model = model.map(&mut put);
+    let Put { n, mut problems, .. } = put;
+    if n_weights > n {
+        problems.push(format!("it holds {n_weights} tensors, but the model has {n}"));
+    }
+    fits(problems)?;
+    Ok(model)
+}
+
+/// Reads the weights of a module.
+struct Put<'a> {
+    path: Vec<String>,
+    weights: HashMap<String, LazyTensor<'a>>,
+    dtype: FloatDType,
+    device: Device,
+    /// Parameters of the module.
+    n: usize,
+    problems: Vec<String>,
+}
+
+impl ModuleMapper for Put<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
     }
 
-    Ok(Tensor::from_data(TensorData::new(flat, [table.flat_len()]), device))
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.n += 1;
+        let (path, wanted) = (self.path.join("."), param.lazy_shape().to_vec());
+        let Some(weight) = self.weights.remove(&path) else {
+            self.problems.push(format!("{path} is missing"));
+            return param;
+        };
+        if weight.shape != wanted {
+            self.problems.push(format!("{path} has the shape {:?}, but the model {wanted:?}", weight.shape));
+            return param;
+        }
+        let data = TensorData::new(weight.elements().into_f32(), wanted);
+        let tensor = Tensor::<D>::from_data(data, (&self.device, DType::F32));
+        Param::initialized(param.id, tensor.cast(self.dtype))
+    }
 }

@@ -1,20 +1,21 @@
 //! Writing: fills a temporary folder, syncs it, writes the manifest last, then renames the folder.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kiln_model::TransformerConfig;
-use safetensors::tensor::{Dtype, TensorView};
+use kiln_model::{FloatType, LazyTensor, TransformerConfig};
+use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::manifest::{Manifest, ManifestFile};
 use super::{
-    CheckpointError, Checkpoints, EMA_FILE, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedTensor,
-    OPTIMIZER_FILE, OUTER_FILE, Pointer, Replicas, STATE_FILE, Snapshot, StoredFile, Weights, folder_name,
+    CheckpointError, Checkpoints, EMA_FILE, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedState,
+    NamedTensor, OPTIMIZER_FILE, OUTER_FILE, Pointer, Replicas, STATE_FILE, Snapshot, StoredFile, Weights, folder_name,
     replica_file, states,
 };
-use crate::files::{remove_dir_if_there, rename, replace_file, sync_dir, write_synced};
+use crate::files::{
+    TensorHead, remove_dir_if_there, rename, replace_file, sync_dir, usual_threads, write_synced, write_tensors,
+};
 
 impl Checkpoints {
     /// Writes `snapshot` and moves the pointer `last` to it; with `is_best`, `best` too. Returns its folder.
@@ -35,6 +36,21 @@ impl Checkpoints {
     /// Writes a checkpoint of `weights` only, and moves the pointer `last` to it. Returns its folder.
     pub fn save_weights(&self, weights: &Weights) -> Result<PathBuf, CheckpointError> {
         self.write_folder(weights.step, |folder| folder.put_weights(&weights.weights, &weights.model, &weights.files))
+    }
+
+    /// Does the same as [`Self::save_weights`] with weights that are read one by one. Weights of 16 bits stay so.
+    pub fn save_tensors(
+        &self,
+        step: u64,
+        weights: &[LazyTensor<'_>],
+        model: &TransformerConfig,
+        files: &[StoredFile],
+    ) -> Result<PathBuf, CheckpointError> {
+        self.write_folder(step, |folder| {
+            let heads: Vec<_> = weights.iter().map(head_of).collect();
+            folder.put_tensors(MODEL_FILE, &heads, |i| weights[i].elements())?;
+            folder.put_files(model, files)
+        })
     }
 
     /// Lets `write` fill a temporary folder, then renames it to the checkpoint of `step`.
@@ -100,14 +116,14 @@ impl<'a> NewFolder<'a> {
 
     fn put_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         self.put_weights(&snapshot.weights, &snapshot.model, &snapshot.files)?;
-        self.put(OPTIMIZER_FILE, &safetensors_bytes(states::in_file(&snapshot.optimizer)))?;
+        self.put_states(OPTIMIZER_FILE, &snapshot.optimizer)?;
         if let Some(average) = &snapshot.ema {
-            self.put(EMA_FILE, &tensors_bytes(average))?;
+            self.put_named(EMA_FILE, average)?;
         }
         if let Some(Replicas { momentum, other_states }) = &snapshot.replicas {
-            self.put(OUTER_FILE, &tensors_bytes(momentum))?;
+            self.put_named(OUTER_FILE, momentum)?;
             for (replica, states) in (1..).zip(other_states) {
-                self.put(&replica_file(replica), &safetensors_bytes(states::in_file(states)))?;
+                self.put_states(&replica_file(replica), states)?;
             }
         }
         self.put(STATE_FILE, &json(&snapshot.state))
@@ -119,21 +135,59 @@ impl<'a> NewFolder<'a> {
         model: &TransformerConfig,
         files: &[StoredFile],
     ) -> Result<(), CheckpointError> {
-        self.put(MODEL_FILE, &tensors_bytes(weights))?;
+        self.put_named(MODEL_FILE, weights)?;
+        self.put_files(model, files)
+    }
+
+    fn put_files(&mut self, model: &TransformerConfig, files: &[StoredFile]) -> Result<(), CheckpointError> {
         self.put(MODEL_CONFIG_FILE, &json(model))?;
         files.iter().try_for_each(|file| self.put(&file.name, &file.bytes))
     }
 
+    /// Puts tensors in memory into the file `name`.
+    fn put_named(&mut self, name: &str, tensors: &[NamedTensor]) -> Result<(), CheckpointError> {
+        let heads: Vec<_> = tensors.iter().map(|tensor| f32_head(tensor.name.clone(), tensor)).collect();
+        self.put_tensors(name, &heads, |i| bytemuck::cast_slice(&tensors[i].values))
+    }
+
+    /// Puts the optimizer's states into the file `name`, each before the name of its weight.
+    fn put_states(&mut self, name: &str, states: &[NamedState]) -> Result<(), CheckpointError> {
+        let tensors: Vec<_> = states::in_file(states).collect();
+        let heads: Vec<_> = tensors.iter().map(|(name, tensor)| f32_head(name.clone(), tensor)).collect();
+        self.put_tensors(name, &heads, |i| bytemuck::cast_slice(&tensors[i].1.values))
+    }
+
+    /// Puts the tensors `heads` into the file `name`. `read` returns the elements of one of them.
+    fn put_tensors<B: AsRef<[u8]> + Send>(
+        &mut self,
+        name: &str,
+        heads: &[TensorHead],
+        read: impl Fn(usize) -> B + Sync,
+    ) -> Result<(), CheckpointError> {
+        let (mut hasher, mut n_bytes) = (blake3::Hasher::new(), 0);
+        let read = |i| Ok::<_, CheckpointError>(read(i));
+        write_tensors(&self.dir.join(name), heads, usual_threads(), read, |bytes| {
+            hasher.update(bytes);
+            n_bytes += bytes.len() as u64;
+        })?;
+        self.list(name, n_bytes, &hasher.finalize());
+        Ok(())
+    }
+
     fn put(&mut self, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
+        write_synced(&self.dir.join(name), bytes)?;
+        self.list(name, bytes.len() as u64, &blake3::hash(bytes));
+        Ok(())
+    }
+
+    /// Lists a file in the manifest.
+    fn list(&mut self, name: &str, bytes: u64, hash: &blake3::Hash) {
         let files = &mut self.manifest.files;
         assert!(
             !name.contains(['/', '\\']) && name != MANIFEST_FILE && files.iter().all(|file| file.name != name),
             "a checkpoint cannot hold a second {name:?}"
         );
-        write_synced(&self.dir.join(name), bytes)?;
-        let blake3 = blake3::hash(bytes).to_hex().to_string();
-        files.push(ManifestFile { name: name.to_string(), bytes: bytes.len() as u64, blake3 });
-        Ok(())
+        files.push(ManifestFile { name: name.to_string(), bytes, blake3: hash.to_hex().to_string() });
     }
 
     /// Writes the manifest: the folder is complete.
@@ -144,19 +198,17 @@ impl<'a> NewFolder<'a> {
     }
 }
 
-fn tensors_bytes(tensors: &[NamedTensor]) -> Vec<u8> {
-    safetensors_bytes(tensors.iter().map(|tensor| (tensor.name.clone(), tensor)))
+fn f32_head(name: String, tensor: &NamedTensor) -> TensorHead {
+    TensorHead { name, dtype: Dtype::F32, shape: tensor.shape.clone() }
 }
 
-fn safetensors_bytes<'a>(tensors: impl Iterator<Item = (String, &'a NamedTensor)>) -> Vec<u8> {
-    let views = tensors.map(|(name, tensor)| {
-        let bytes = bytemuck::cast_slice(&tensor.values);
-        let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes).expect("values fill their shape");
-        (name, view)
-    });
-    // Loaders of other frameworks expect "pt".
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    safetensors::serialize(views, Some(metadata)).expect("plain f32 tensors can be written")
+fn head_of(tensor: &LazyTensor<'_>) -> TensorHead {
+    let dtype = match tensor.float_type {
+        FloatType::F32 => Dtype::F32,
+        FloatType::F16 => Dtype::F16,
+        FloatType::Bf16 => Dtype::BF16,
+    };
+    TensorHead { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() }
 }
 
 fn json(value: &impl Serialize) -> Vec<u8> {

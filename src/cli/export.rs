@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use kiln_data::files::read_file;
 use kiln_data::{LabelledEncoder, TextTokenizer};
 use kiln_model::ClassHead;
-use kiln_model::hf::{self, Exported, ExportedAdapter, Family, TokenIds};
+use kiln_model::hf::{self, ExportPlan, ExportedAdapter, Family, TokenIds};
 use serde_json::{Map, Value, json};
 
 use super::error::Usage;
@@ -20,7 +20,7 @@ use crate::dataset::Vocabulary;
 use crate::gguf::{self, GgufType, TokenizerFiles, write_gguf};
 use crate::hugging_face::{
     ADAPTER_CONFIG_FILE, CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE,
-    TOKENIZER_FILE, TokenizerFile, write_adapter, write_folder,
+    TOKENIZER_FILE, TokenizerFile, write_adapter, write_model,
 };
 use crate::logging::print::{stderr_line, stdout_line};
 use crate::run::{TrainedModel, WhichWeights};
@@ -97,7 +97,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         return adapter(&args, &run, stored);
     }
 
-    let Exported { family, mut config, mut generation_config, tensors } = exported(&run)?;
+    let ExportPlan { family, mut config, mut generation_config, tensors } = exported(&run)?;
     if let Some(generation) = &mut generation_config {
         generation::describe(&run, generation);
     }
@@ -119,7 +119,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     published::note_several(&files);
     let files: Vec<_> = files.iter().map(|(name, content)| (name.as_str(), content.clone())).collect();
-    write_folder(&args.dir, &tensors, stored, &files)?;
+    write_model(&args.dir, &tensors, stored, &files)?;
     let averaged = if run.which == WhichWeights::Averaged { ", averaged weights," } else { "" };
     stderr_line!("exported step {}{averaged} of {} as a {family} model", run.step, args.run.display());
     stdout_line!("{}", args.dir.display());
@@ -127,7 +127,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 }
 
 /// Returns the model as a family of `transformers` has it.
-fn exported(run: &TrainedModel) -> Result<Exported> {
+fn exported(run: &TrainedModel) -> Result<ExportPlan<'_>> {
     let mut tokens = token_ids(&run.vocabulary);
     if let Some(tokenizer) = classifying_decoder(run) {
         tokens.pad = tokenizer.padding_of_decoder();
@@ -138,7 +138,7 @@ fn exported(run: &TrainedModel) -> Result<Exported> {
             );
         }
     }
-    hf::export(&run.model, run.weights(), &tokens).with_context(|| format!("exporting {}", run.path.display()))
+    hf::plan_export(&run.model, run.tensors(), &tokens).with_context(|| format!("exporting {}", run.path.display()))
 }
 
 /// Returns the tokenizer of a decoder that predicts classes.

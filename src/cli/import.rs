@@ -14,14 +14,14 @@ use generation::Rules;
 use kiln_data::Packing;
 use kiln_data::files::write_fresh;
 use kiln_model::flops::n_params;
-use kiln_model::hf::{self, Imported, TokenIds};
+use kiln_model::hf::{self, ImportPlan, TokenIds};
 use kiln_model::{ClassHead, TransformerConfig};
 use languages::Languages;
 use serde_json::{Map, Value, json};
 use tokenizer_settings::PUBLISHED;
 use tokenizers::Tokenizers;
 
-use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Weights};
+use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile};
 use crate::config::task::{Reads, TASKS, traits_of};
 use crate::config::{Config, Preset, Task};
 use crate::dataset::Vocabulary;
@@ -73,14 +73,15 @@ pub(super) fn run(args: Args) -> Result<()> {
     let name = args.dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     let out = folder::for_import(args.out.as_deref(), name.as_deref().unwrap_or("imported"))?;
     let new = NewRun::begin(&out)?;
-    let mut imported =
-        hf::import(source.config(), &source.tensors()).with_context(|| format!("importing {}", args.dir.display()))?;
+    let release = || source.release();
+    let mut imported = hf::plan_import(source.config(), &source.tensors(), &release)
+        .with_context(|| format!("importing {}", args.dir.display()))?;
     if let Some(dir) = &args.adapter {
         add_adapter(&mut imported, dir).with_context(|| format!("importing {}", dir.display()))?;
     }
     imported.notes.iter().for_each(|note| stderr_line!("note: {note}"));
 
-    let Imported { family, config: mut model, mut tokens, weights, .. } = imported;
+    let ImportPlan { family, config: mut model, mut tokens, weights, .. } = imported;
     let task = task_of(&model);
     let rows = model.source_vocab_size.max(model.target_vocab_size);
     let tokenizers = Tokenizers::read(&args.dir, args.tokenizer, &source, task, &tokens, rows)?;
@@ -142,23 +143,22 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     files.push(StoredFile { name: RUN_CONFIG_FILE.to_owned(), bytes: config.to_toml().into_bytes() });
     files.sort_by(|a, b| a.name.cmp(&b.name));
-    let n_params = n_params(&model).total();
-    new.finish(&Weights { step: 0, weights, model, files })?;
-    stderr_line!("imported a {family} model of {:.1} M parameters", n_params as f64 / 1e6);
+    new.finish_with(&weights, &model, &files)?;
+    stderr_line!("imported a {family} model of {:.1} M parameters", n_params(&model).total() as f64 / 1e6);
     stdout_line!("{}", out.display());
     Ok(())
 }
 
 /// Adds the adapters or the learned prompt of peft in `dir`.
-fn add_adapter(imported: &mut Imported, dir: &Path) -> Result<()> {
+fn add_adapter(imported: &mut ImportPlan<'_>, dir: &Path) -> Result<()> {
     let adapter = AdapterFolder::open(dir)?;
     let (settings, tensors) = (adapter.settings(), adapter.tensors());
     if hf::is_prompt(settings) {
         let (prompt_tokens, prompt) = hf::import_prompt(imported.family, &imported.config, settings, &tensors)?;
         imported.config.prompt_tokens = prompt_tokens;
-        imported.weights.push(prompt);
+        imported.weights.push(prompt.into());
     } else {
-        hf::import_adapter(imported.family, &imported.config, settings, &tensors)?.add_to(imported);
+        hf::import_adapter(imported.family, &imported.config, settings, &tensors)?.add_to_plan(imported);
     }
     Ok(())
 }

@@ -6,6 +6,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use half::{bf16, f16};
+use kiln_model::LazyTensor;
+
+use super::GgufError;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 const VERSION: u32 = 3;
@@ -125,41 +128,41 @@ fn text(out: &mut impl Write, text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes())
 }
 
-/// A tensor, converted when it is written.
+/// A tensor, read and converted when it is written.
 #[derive(Debug)]
-pub(super) struct Tensor {
-    pub(super) name: String,
-    /// As PyTorch counts them, the fastest last.
-    pub(super) shape: Vec<usize>,
-    pub(super) values: Vec<f32>,
+pub(super) struct Tensor<'a> {
+    /// Its dimensions are as PyTorch counts them, the fastest last.
+    pub(super) tensor: LazyTensor<'a>,
     pub(super) stored: GgufType,
 }
 
 /// The content of a file.
 #[derive(Debug, Default)]
-pub(super) struct GgufFile {
+pub(super) struct GgufFile<'a> {
     entries: Vec<(String, Entry)>,
-    tensors: Vec<Tensor>,
+    tensors: Vec<Tensor<'a>>,
 }
 
-impl GgufFile {
+impl<'a> GgufFile<'a> {
     pub(super) fn add(&mut self, key: impl Into<String>, entry: Entry) {
         self.entries.push((key.into(), entry));
     }
 
-    pub(super) fn push(&mut self, tensor: Tensor) {
+    pub(super) fn push(&mut self, tensor: Tensor<'a>) {
         self.tensors.push(tensor);
     }
 
     /// Writes a temporary file next to `path`, and renames it.
-    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+    pub(super) fn write(&self, path: &Path) -> Result<(), GgufError> {
+        let failed = |source| GgufError::Io { path: path.to_path_buf(), source };
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".tmp");
         let temporary = path.with_file_name(name);
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            fs::create_dir_all(folder)?;
+            fs::create_dir_all(folder).map_err(failed)?;
         }
-        let written = self.write_to(&temporary).and_then(|()| fs::rename(&temporary, path));
+        let written = self.write_to(&temporary, failed);
+        let written = written.and_then(|()| fs::rename(&temporary, path).map_err(failed));
         if written.is_err() {
             // Do not leave half a model on a full disk.
             let _ = fs::remove_file(&temporary);
@@ -167,33 +170,42 @@ impl GgufFile {
         written
     }
 
-    fn write_to(&self, path: &Path) -> io::Result<()> {
-        let mut out = Counted { out: BufWriter::new(create_fresh(path)?), written: 0 };
+    fn write_to(&self, path: &Path, failed: impl Fn(io::Error) -> GgufError + Copy) -> Result<(), GgufError> {
+        let file = create_fresh(path).map_err(failed)?;
+        let mut out = Counted { out: BufWriter::new(file), written: 0 };
+        self.write_head(&mut out).map_err(failed)?;
+        for Tensor { tensor, stored } in &self.tensors {
+            let values = tensor.elements().into_f32();
+            if let Some(value) = stored.beyond(&values) {
+                return Err(GgufError::Beyond { tensor: tensor.name.clone(), value, stored: stored.name() });
+            }
+            out.align().and_then(|()| out.write_all(&stored.bytes(&values))).map_err(failed)?;
+        }
+        let end = out.align().and_then(|()| out.out.into_inner().map_err(io::IntoInnerError::into_error));
+        end.and_then(|file| file.sync_all()).map_err(failed)
+    }
+
+    /// Writes everything in front of the elements.
+    fn write_head(&self, out: &mut Counted) -> io::Result<()> {
         out.write_all(MAGIC)?;
         out.write_all(&VERSION.to_le_bytes())?;
         out.write_all(&(self.tensors.len() as u64).to_le_bytes())?;
         out.write_all(&(self.entries.len() as u64).to_le_bytes())?;
         for (key, entry) in &self.entries {
-            text(&mut out, key)?;
-            entry.write(&mut out)?;
+            text(out, key)?;
+            entry.write(out)?;
         }
 
         let mut offset = 0;
-        for Tensor { name, shape, values, stored } in &self.tensors {
-            text(&mut out, name)?;
-            out.write_all(&(shape.len() as u32).to_le_bytes())?;
-            shape.iter().rev().try_for_each(|size| out.write_all(&(*size as u64).to_le_bytes()))?;
+        for Tensor { tensor, stored } in &self.tensors {
+            text(out, &tensor.name)?;
+            out.write_all(&(tensor.shape.len() as u32).to_le_bytes())?;
+            tensor.shape.iter().rev().try_for_each(|size| out.write_all(&(*size as u64).to_le_bytes()))?;
             out.write_all(&(*stored as u32).to_le_bytes())?;
             out.write_all(&u64::to_le_bytes(offset))?;
-            offset += stored.len(values.len()).next_multiple_of(ALIGNMENT);
+            offset += stored.len(tensor.n_elements()).next_multiple_of(ALIGNMENT);
         }
-
-        for Tensor { values, stored, .. } in &self.tensors {
-            out.align()?;
-            out.write_all(&stored.bytes(values))?;
-        }
-        out.align()?;
-        out.out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+        Ok(())
     }
 }
 

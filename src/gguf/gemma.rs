@@ -12,7 +12,12 @@ pub(super) fn is_gemma(family: Family) -> bool {
 }
 
 /// Adds the windows, the bounds, and the positions of the local layers.
-pub(super) fn add(file: &mut GgufFile, family: Family, architecture: &str, config: &Value) -> Result<(), GgufError> {
+pub(super) fn add(
+    file: &mut GgufFile<'_>,
+    family: Family,
+    architecture: &str,
+    config: &Value,
+) -> Result<(), GgufError> {
     let is_third = family == Family::Gemma3;
     let every = if is_third { 6 } else { 2 };
     let kinds = config["layer_types"].as_array().map_or(&[][..], Vec::as_slice);

@@ -1,6 +1,6 @@
 //! The shape of the model, under llama.cpp's keys.
 
-use kiln_model::hf::{Exported, Family};
+use kiln_model::hf::{ExportPlan, Family};
 use serde_json::Value;
 
 use super::config::{head_dim, real, size};
@@ -10,10 +10,10 @@ use super::{GgufError, GgufType, refused};
 
 /// Adds what describes the model. Refuses what llama.cpp would leave out.
 pub(super) fn add(
-    file: &mut GgufFile,
+    file: &mut GgufFile<'_>,
     architecture: &str,
     name: &str,
-    Exported { family, config, .. }: &Exported,
+    ExportPlan { family, config, .. }: &ExportPlan<'_>,
     stored: GgufType,
 ) -> Result<(), GgufError> {
     if config["attention_bias"] == Value::Bool(true) || config["mlp_bias"] == Value::Bool(true) {

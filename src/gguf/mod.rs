@@ -1,7 +1,7 @@
 //! Writes language models as GGUF files, which llama.cpp and the programs built on it read.
 //!
 //! The format is described in ggml's `docs/gguf.md`. A file holds the numbers of the model's shape, the vocabulary, and the weights under
-//! llama.cpp's names. They come from the model as [`kiln_model::hf::export`] gives it.
+//! llama.cpp's names. They come from the model as [`kiln_model::hf::plan_export`] gives it.
 
 mod config;
 mod file;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use file::GgufFile;
 pub use file::GgufType;
-use kiln_model::hf::{Exported, Family};
+use kiln_model::hf::{ExportPlan, Family};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -71,7 +71,7 @@ pub struct TokenizerFiles<'a> {
 pub fn write_gguf(
     path: &Path,
     name: &str,
-    model: Exported,
+    model: ExportPlan<'_>,
     tokenizer: &TokenizerFiles<'_>,
     stored: GgufType,
 ) -> Result<(), GgufError> {
@@ -83,12 +83,12 @@ pub fn write_gguf(
     metadata::add(&mut file, architecture, name, &model, stored)?;
     vocabulary::add(&mut file, &model.config, tokenizer)?;
     tensors::add(&mut file, model, stored)?;
-    file.write(path).map_err(|source| GgufError::Io { path: path.to_path_buf(), source })
+    file.write(path)
 }
 
 /// Returns the longest text that llama.cpp computes in the same way, if the model is used with longer ones: it has a sliding window,
 /// and llama.cpp lets a token of this architecture see all tokens before it. The file gives the number as the longest context.
-pub fn longest_same_text(model: &Exported) -> Option<u32> {
+pub fn longest_same_text(model: &ExportPlan<'_>) -> Option<u32> {
     let positions = config::size(&model.config, "max_position_embeddings");
     metadata::window(model.family, &model.config).filter(|window| *window < positions)
 }

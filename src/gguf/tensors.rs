@@ -1,7 +1,9 @@
 //! The weights, under llama.cpp's names and in its order of features.
 
-use kiln_model::NamedTensor;
-use kiln_model::hf::{Exported, Family};
+use std::sync::Arc;
+
+use kiln_model::hf::{ExportPlan, Family};
+use kiln_model::{Elements, FloatType, LazyTensor, NamedTensor};
 use serde_json::Value;
 
 use super::config::size;
@@ -50,23 +52,32 @@ const OUTSIDE: [(&str, &str); 6] = [
 ];
 
 /// Adds all tensors of the model.
-pub(super) fn add(file: &mut GgufFile, model: Exported, stored: GgufType) -> Result<(), GgufError> {
-    let Exported { family, config, tensors, .. } = model;
+pub(super) fn add<'a>(file: &mut GgufFile<'a>, model: ExportPlan<'a>, stored: GgufType) -> Result<(), GgufError> {
+    let ExportPlan { family, config, tensors, .. } = model;
+    let config = Arc::new(config);
     for tensor in tensors {
         let name = name_of(family, &tensor.name)
             .ok_or_else(|| refused(format!("it has no place for the tensor {}", tensor.name)))?;
-        let tensor = in_order(family, &config, tensor);
-        let tensor = if is_gemma(family) { of_gemma(family, &config, &name, tensor) } else { tensor };
-        let stored = stored_as(&name, &tensor.shape, stored);
-        let NamedTensor { shape, values, .. } = tensor;
-        if let Some(value) = stored.beyond(&values) {
-            return Err(GgufError::Beyond { tensor: name, value, stored: stored.name() });
+        let mut shape = tensor.shape.clone();
+        if is_transposed(family, &tensor.name, &shape) {
+            shape.reverse();
         }
-        file.push(Tensor { name, shape, values, stored });
+        let stored = stored_as(&name, &shape, stored);
+
+        let (config, of_gemma_named) = (config.clone(), is_gemma(family).then(|| name.clone()));
+        let read = move || {
+            let tensor = in_order(family, &config, tensor.read());
+            let tensor = match &of_gemma_named {
+                Some(name) => of_gemma(family, &config, name, tensor),
+                None => tensor,
+            };
+            Elements::F32(tensor.values)
+        };
+        file.push(Tensor { tensor: LazyTensor::new(name, shape, FloatType::F32, read), stored });
     }
-    if let Some(factors) = rope_factors(&config) {
-        let shape = vec![factors.len()];
-        file.push(Tensor { name: "rope_freqs.weight".to_owned(), shape, values: factors, stored: GgufType::F32 });
+    if let Some(values) = rope_factors(&config) {
+        let factors = NamedTensor { name: "rope_freqs.weight".to_owned(), shape: vec![values.len()], values };
+        file.push(Tensor { tensor: factors.into(), stored: GgufType::F32 });
     }
     Ok(())
 }
@@ -93,7 +104,7 @@ fn in_order(family: Family, config: &Value, tensor: NamedTensor) -> NamedTensor 
     let heads = match family {
         Family::Llama | Family::Mistral if tensor.name.contains(".q_proj.") => size(config, "num_attention_heads"),
         Family::Llama | Family::Mistral if tensor.name.contains(".k_proj.") => size(config, "num_key_value_heads"),
-        Family::Gpt2 if tensor.shape.len() == 2 && tensor.name.contains(".h.") => return transposed(tensor),
+        _ if is_transposed(family, &tensor.name, &tensor.shape) => return transposed(tensor),
         _ => return tensor,
     } as usize;
     let rows = tensor.shape[0];
@@ -122,6 +133,11 @@ fn of_gemma(family: Family, config: &Value, name: &str, mut tensor: NamedTensor)
         *x = (*x + if is_norm { 1.0 } else { 0.0 }) * factor;
     }
     tensor
+}
+
+/// Whether llama.cpp has the tensor the other way round.
+fn is_transposed(family: Family, name: &str, shape: &[usize]) -> bool {
+    family == Family::Gpt2 && shape.len() == 2 && name.contains(".h.")
 }
 
 fn transposed(tensor: NamedTensor) -> NamedTensor {

@@ -24,7 +24,7 @@ const QWEN_2: &str =
 
 /// Adds the vocabulary.
 pub(super) fn add(
-    file: &mut GgufFile,
+    file: &mut GgufFile<'_>,
     config: &Value,
     TokenizerFiles { tokenizer, chat_template, adds_bos, end_of_turn }: &TokenizerFiles<'_>,
 ) -> Result<(), GgufError> {

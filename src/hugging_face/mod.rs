@@ -15,10 +15,12 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::files::FileError;
+
 pub use adapter::AdapterFolder;
 pub use read::Folder;
 pub use tokenizer_file::TokenizerFile;
-pub use write::{StoredType, write_adapter, write_folder};
+pub use write::{StoredType, write_adapter, write_folder, write_model};
 
 /// The configuration of the model.
 pub const CONFIG_FILE: &str = "config.json";
@@ -85,6 +87,12 @@ pub enum FolderError {
         /// The element type.
         stored: &'static str,
     },
+}
+
+impl From<FileError> for FolderError {
+    fn from(FileError { action, path, source }: FileError) -> Self {
+        Self::Io { action, path, source }
+    }
 }
 
 impl FolderError {

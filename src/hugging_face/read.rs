@@ -48,6 +48,13 @@ impl WeightsFile {
         }
     }
 
+    fn release(&self) {
+        match self {
+            Self::Safetensors(file) => file.map.release(),
+            Self::Torch(file) => file.map.release(),
+        }
+    }
+
     fn tensors(&self) -> Vec<FileTensor<'_>> {
         match self {
             Self::Safetensors(file) => file.tensors(),
@@ -100,6 +107,11 @@ impl Folder {
     /// All tensors of all shards, with their bytes in the mapped files.
     pub fn tensors(&self) -> Vec<FileTensor<'_>> {
         self.shards.iter().flat_map(WeightsFile::tensors).collect()
+    }
+
+    /// Gives the memory of what has been read of the tensors back to the system.
+    pub fn release(&self) {
+        self.shards.iter().for_each(WeightsFile::release);
     }
 
     /// Path of the folder's `tokenizer.json`, if it exists.

@@ -16,7 +16,7 @@ use crate::files::MappedFile;
 #[derive(Debug)]
 pub(super) struct SafetensorsFile {
     pub(super) path: PathBuf,
-    map: MappedFile,
+    pub(super) map: MappedFile,
 }
 
 /// An entry of the header, reduced to what determines the size of the file.

@@ -134,6 +134,30 @@ fn written_weights_can_be_read_in_every_type() {
     assert_eq!(names.len(), 3, "nothing temporary is left: {names:?}");
 }
 
+/// A reader of the whole folder, and `transformers`, join the files of an export by its index.
+#[test]
+fn a_large_model_is_written_as_several_files() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let tensors: Vec<_> =
+        [("a", 4), ("b", 4), ("c", 9), ("d", 1), ("e", 3)].map(|(name, n)| tensor(name, &[n], n as f32)).into();
+    let lazy: Vec<_> = tensors.iter().map(kiln_model::LazyTensor::borrowed).collect();
+    let dir = parent.path().join("model");
+    write::write_shards(&dir, &lazy, StoredType::F32, &[(CONFIG_FILE, b"{}".to_vec())], 32).expect("writable");
+    let read = |name: &str| fs::read(dir.join(name)).expect("written");
+    let index: serde_json::Value = serde_json::from_slice(&read(INDEX_FILE)).expect("JSON");
+    assert_eq!(index["metadata"]["total_size"], 4 * 21);
+    let files = [1, 1, 2, 3, 3].map(|i| format!("model-{i:05}-of-00003.safetensors"));
+    for (tensor, file) in tensors.iter().zip(&files) {
+        assert_eq!(index["weight_map"][&tensor.name], *file);
+    }
+
+    let folder = Folder::open(&dir).expect("index and shards agree");
+    let found: Vec<_> = folder.tensors().iter().map(|tensor| (tensor.name.clone(), tensor.values())).collect();
+    let wanted: Vec<_> = tensors.iter().map(|tensor| (tensor.name.clone(), tensor.values.clone())).collect();
+    assert_eq!(found, wanted);
+    assert!(!dir.join(WEIGHTS_FILE).exists());
+}
+
 impl StoredType {
     fn bytes_of(self, value: f32) -> Vec<u8> {
         match self {

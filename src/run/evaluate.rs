@@ -127,6 +127,7 @@ impl Scoring<'_> {
             max_source_len: limits.max_source_len,
             max_target_len: limits.max_target_len,
             max_bad_rows: limits.max_bad_rows,
+            split_special_tokens: limits.split_special_tokens,
             ..CorpusConfig::default()
         };
         let corpus = PairCorpus::open(&[rows], &corpus)?;

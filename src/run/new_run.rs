@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kiln_model::{LazyTensor, TransformerConfig};
 
 use super::error::RunError;
 use super::folder::free;
 use super::lock::{LOCK_FILE, LockError, RunLock};
-use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Weights};
+use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, StoredFile, Weights};
 use crate::files::{rename, replace_file, sync_dir};
 
 /// The part of a run folder that may be there before the run, and that stays.
@@ -53,7 +54,26 @@ impl NewRun {
     /// If the run folder cannot be written, or the weights come without a configuration.
     pub fn finish(self, weights: &Weights) -> Result<PathBuf> {
         let checkpoint = Checkpoints::of_run(&self.partial).save_weights(weights)?;
-        let config = weights.files.iter().find(|file| file.name == RUN_CONFIG_FILE);
+        self.appear(&checkpoint, &weights.files)
+    }
+
+    /// Does the same as [`Self::finish`] with weights that are read one by one. Weights of 16 bits stay so.
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub fn finish_with(
+        self,
+        weights: &[LazyTensor<'_>],
+        model: &TransformerConfig,
+        files: &[StoredFile],
+    ) -> Result<PathBuf> {
+        let checkpoint = Checkpoints::of_run(&self.partial).save_tensors(0, weights, model, files)?;
+        self.appear(&checkpoint, files)
+    }
+
+    /// Lets the run appear under its name, with the configuration that is one of its `files`.
+    fn appear(self, checkpoint: &Path, files: &[StoredFile]) -> Result<PathBuf> {
+        let config = files.iter().find(|file| file.name == RUN_CONFIG_FILE);
         let config = config.with_context(|| format!("the checkpoint has no {RUN_CONFIG_FILE}"))?;
         replace_file(&self.partial.join(RUN_CONFIG_FILE), &config.bytes)?;
 

@@ -1,17 +1,18 @@
 //! A checkpoint of a run, opened to evaluate it or to generate text with it.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{PairTokenizers, TextTokenizer};
-use kiln_model::{DecoderOnly, EncoderDecoder, EncoderOnly, Transformer, TransformerConfig};
+use kiln_model::{DecoderOnly, EncoderDecoder, EncoderOnly, LazyTensor, Transformer, TransformerConfig};
 
 use super::error::RunError;
 use crate::checkpoint::{
-    CheckpointError, Checkpoints, MANIFEST_FILE, NamedTensor, RUN_CONFIG_FILE, Weights, has_average, load_into,
-    load_model, read_average, read_weights,
+    CheckpointError, Checkpoints, MANIFEST_FILE, NamedTensor, OpenWeights, RUN_CONFIG_FILE, Weights, has_average,
+    load_into, load_model, load_tensors, read_average, read_weights,
 };
 use crate::config::task::traits_of;
 use crate::config::{Config, Precision};
@@ -57,7 +58,9 @@ pub struct TrainedModel {
     pub vocabulary: Vocabulary,
     /// Where the weights come from.
     pub which: WhichWeights,
-    weights: Vec<NamedTensor>,
+    stored: OpenWeights,
+    /// All of them, once they have been asked for.
+    weights: OnceLock<Vec<NamedTensor>>,
 }
 
 impl TrainedModel {
@@ -109,28 +112,34 @@ impl TrainedModel {
         let run_dir = path.ancestors().nth(2).unwrap_or(dir);
         let instead = |error| Checkpoints::of_run(run_dir).instead_of(error);
         // A damaged checkpoint is answered with a sound one, before its configuration is read.
-        let trained = read_weights(&path).map_err(instead)?;
+        let trained = OpenWeights::open(&path, false).map_err(instead)?;
         let config = Config::read(&path.join(RUN_CONFIG_FILE))?;
         let which = which.map_or_else(|| WhichWeights::usual(&config, &path), Ok).map_err(instead)?;
         let found = match which {
             WhichWeights::Trained => trained,
-            WhichWeights::Averaged => which.read(&path).map_err(instead)?,
+            WhichWeights::Averaged => OpenWeights::open(&path, true).map_err(instead)?,
         };
 
         let vocabulary = Vocabulary::load_dir(&path, config.task)
             .with_context(|| format!("loading the tokenizer of {}", path.display()))?;
         vocabulary.check(&found.model).with_context(|| path.display().to_string())?;
-        Ok(Self { path, step: found.step, config, model: found.model, vocabulary, which, weights: found.weights })
+        let (step, model, weights) = (found.step, found.model.clone(), OnceLock::new());
+        Ok(Self { path, step, config, model, vocabulary, which, stored: found, weights })
     }
 
     /// The weights, by the paths of their parameters.
     pub fn weights(&self) -> &[NamedTensor] {
-        &self.weights
+        self.weights.get_or_init(|| self.tensors().iter().map(LazyTensor::read).collect())
+    }
+
+    /// The weights, each of which is read when it is needed.
+    pub fn tensors(&self) -> Vec<LazyTensor<'_>> {
+        self.stored.tensors()
     }
 
     /// The model on `device` in `dtype`, not tracked by autodiff.
     pub fn load_model(&self, dtype: FloatDType, device: &Device) -> Result<Transformer> {
-        load_model(&self.model, &self.weights, dtype, device)
+        load_tensors(&self.model, self.tensors(), dtype, device)
             .with_context(|| format!("loading {}", self.path.display()))
     }
 
@@ -157,7 +166,7 @@ impl TrainedModel {
     /// # Errors
     /// If a parameter is missing in one of the two, or has another shape.
     pub fn load_into<M: Module>(&self, module: M, dtype: FloatDType) -> Result<M> {
-        load_into(module, &self.weights, dtype).with_context(|| format!("loading {}", self.path.display()))
+        load_into(module, self.weights(), dtype).with_context(|| format!("loading {}", self.path.display()))
     }
 
     /// Returns the dtype to use the model in: f32 if it was trained in f32, else what suits `device`. A model trained

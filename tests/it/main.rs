@@ -16,6 +16,7 @@ mod gguf;
 mod help;
 mod hugging_face;
 mod kiln;
+mod large_models;
 mod looking;
 mod measuring;
 mod minilm;

@@ -52,7 +52,7 @@ pub fn prepare_pairs(
         for_each_block(
             corpus.blocks(),
             num_threads,
-            || PairBlockEncoder::new(corpus, tokenizers.encoder(), narrow),
+            || PairBlockEncoder::new(corpus, tokenizers, narrow),
             |encoder, block| encoder.encode(&block, &parser),
             |block| {
                 writer.push(block)?;
@@ -85,7 +85,7 @@ pub fn prepare_text(
         for_each_block(
             corpus.blocks(),
             num_threads,
-            || TextBlockEncoder::new(corpus, tokenizer.encoder(), narrow),
+            || TextBlockEncoder::new(corpus, tokenizer, narrow),
             |encoder, block| encoder.encode(&block),
             |block| {
                 writer.push(block)?;
@@ -121,7 +121,8 @@ pub fn prepare_chat(
     };
 
     let special = tokenizer.special_encoder()?;
-    let encoder = || ChatEncoder::new(special.clone(), template.clone(), learn);
+    let splits = corpus.config().split_special_tokens;
+    let encoder = || ChatEncoder::new(special.clone(), template.clone(), learn).splitting_special_tokens(splits);
     let write = |writer: &mut Writer, _| {
         for_each_block(
             corpus.blocks(),

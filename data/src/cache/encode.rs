@@ -1,11 +1,13 @@
 //! Blocks of text into blocks of ids, on worker threads.
 
+use std::iter;
+
 use crate::corpus::{
-    Conversation, DocumentPart, Pair, PairBlock, PairCorpus, Preference, RowParser, RowProblem, RowReport, TextBlock,
-    TextCorpus, length_problem,
+    ChatMessage, Conversation, DocumentPart, Pair, PairBlock, PairCorpus, Preference, RowParser, RowProblem, RowReport,
+    TextBlock, TextCorpus, length_problem,
 };
 use crate::error::Result;
-use crate::tokenizer::{ChatEncoder, FLAG, PairEncoder, TextEncoder};
+use crate::tokenizer::{ChatEncoder, FLAG, PairEncoder, PairTokenizers, TextEncoder, TextTokenizer};
 
 /// The rows of one block, as they will lie in the file.
 #[derive(Default)]
@@ -38,7 +40,8 @@ pub(super) struct PairBlockEncoder<'a> {
 }
 
 impl<'a> PairBlockEncoder<'a> {
-    pub(super) fn new(corpus: &'a PairCorpus, encoder: PairEncoder, narrow: bool) -> Self {
+    pub(super) fn new(corpus: &'a PairCorpus, tokenizers: &PairTokenizers, narrow: bool) -> Self {
+        let encoder = tokenizers.encoder().splitting_special_tokens(corpus.config().split_special_tokens);
         Self { corpus, encoder, narrow, source: Vec::new(), target: Vec::new() }
     }
 
@@ -69,7 +72,8 @@ impl<'a> PairBlockEncoder<'a> {
         }
         self.encoder.count_unknown_source(&pair.source, &self.source, &mut encoded.report.unknown)?;
         self.encoder.count_unknown_target(&pair.target, &self.target, &mut encoded.report.unknown)?;
-        encoded.report.spelled += self.encoder.count_spelled(&pair.source, &pair.target);
+        let special = self.encoder.count_spelled(&pair.source, &pair.target);
+        encoded.report.add_special(special, self.encoder.splits_special_tokens());
         encoded.extend(&self.source, self.narrow);
         encoded.extend(&self.target, self.narrow);
         encoded.rows.push((self.source.len() as u32, (self.source.len() + self.target.len()) as u32));
@@ -86,7 +90,8 @@ pub(super) struct TextBlockEncoder<'a> {
 }
 
 impl<'a> TextBlockEncoder<'a> {
-    pub(super) fn new(corpus: &'a TextCorpus, encoder: TextEncoder, narrow: bool) -> Self {
+    pub(super) fn new(corpus: &'a TextCorpus, tokenizer: &TextTokenizer, narrow: bool) -> Self {
+        let encoder = tokenizer.encoder().splitting_special_tokens(corpus.config().split_special_tokens);
         Self { corpus, encoder, narrow, ids: Vec::new() }
     }
 
@@ -100,7 +105,8 @@ impl<'a> TextBlockEncoder<'a> {
                     self.ids.clear();
                     self.encoder.encode(&text, &mut self.ids)?;
                     self.encoder.count_unknown(&text, &self.ids, &mut encoded.report.unknown)?;
-                    encoded.report.spelled += self.encoder.count_spelled(&text);
+                    let special = self.encoder.count_spelled(&text);
+                    encoded.report.add_special(special, self.encoder.splits_special_tokens());
                     let nothing = self.ids.is_empty() && !continues;
                     nothing.then(|| RowProblem::Malformed("the document has no tokens after normalization".into()))
                 }
@@ -143,7 +149,7 @@ impl<'a> ChatBlockEncoder<'a> {
         }
     }
 
-    fn encode_all<T>(
+    fn encode_all<T: Messages>(
         &mut self,
         block: &TextBlock,
         rows: impl Iterator<Item = (u64, Result<T, RowProblem>)>,
@@ -152,12 +158,15 @@ impl<'a> ChatBlockEncoder<'a> {
         let mut encoded = EncodedBlock::default();
         let path = self.corpus.path_of(block);
         for (line, row) in rows {
-            let ids = match row {
-                Ok(row) => ids_of(self, &row)?,
-                Err(problem) => Err(problem),
+            let (ids, special) = match row {
+                Ok(row) => {
+                    (ids_of(self, &row)?, row.messages().map(|messages| self.encoder.count_spelled(messages)).sum())
+                }
+                Err(problem) => (Err(problem), 0),
             };
             match ids {
                 Ok(ids) => {
+                    encoded.report.add_special(special, self.corpus.config().split_special_tokens);
                     encoded.report.add_kept(1);
                     encoded.rows.push((0, ids.len() as u32));
                     encoded.extend(&ids, false);
@@ -190,5 +199,23 @@ impl<'a> ChatBlockEncoder<'a> {
         // The first token has none before it to be predicted from.
         let learns = ids.iter().skip(1).any(|id| id & FLAG != 0);
         Ok(if learns { Ok(ids) } else { Err(RowProblem::Malformed("no token of an answer is left to learn".into())) })
+    }
+}
+
+/// A row of conversations.
+trait Messages {
+    fn messages(&self) -> impl Iterator<Item = &[ChatMessage]>;
+}
+
+impl Messages for Conversation {
+    fn messages(&self) -> impl Iterator<Item = &[ChatMessage]> {
+        iter::once(self.messages.as_slice())
+    }
+}
+
+/// Its question is in both conversations, and counts twice.
+impl Messages for Preference {
+    fn messages(&self) -> impl Iterator<Item = &[ChatMessage]> {
+        [&self.chosen, &self.rejected].into_iter().map(|conversation| conversation.messages.as_slice())
     }
 }

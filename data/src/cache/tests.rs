@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::*;
 use crate::corpus::{CorpusConfig, Example, PairCorpus, Unknown};
 use crate::fixtures::{Fixture, multilingual};
-use crate::tokenizer::{PairTokenizers, TokenizerConfig};
+use crate::tokenizer::{PairTokenizers, SpecialIds, TokenizerConfig};
 
 fn build(fixture: &Fixture) -> Prepared {
     prepare_pairs(&fixture.cache_path(), &fixture.corpus, &fixture.tokenizers, 2, &mut |_| ()).expect("a good corpus")
@@ -342,6 +342,19 @@ fn special_tokens_that_rows_spell_are_counted() {
     let report = build(&fixture).cache.report().clone();
     assert_eq!(report.spelled, 3);
     assert!(report.to_string().contains("3 special tokens spelled in the text: they stay text"), "{report}");
+
+    // A key changes it, and the cache with it.
+    let reading = CorpusConfig { split_special_tokens: false, ..CorpusConfig::default() };
+    let spelling = fixture.corpus.inputs()[0].main_file().to_path_buf();
+    fixture.corpus = PairCorpus::open(&[spelling], &reading).expect("a corpus");
+    let built = build(&fixture);
+    let report = built.cache.report();
+    assert_eq!((report.spelled, report.read_special), (0, 3));
+    assert!(report.to_string().contains("3 special tokens spelled in the text and read as such"), "{report}");
+    let SpecialIds { pad, eos, .. } = fixture.tokenizers.special();
+    let (source, target) = built.cache.row(0);
+    let (source, target) = (ids(source), ids(target));
+    assert!(source.ends_with(&[eos, eos]) && target.starts_with(&[pad]), "{source:?} {target:?}");
 }
 
 #[test]

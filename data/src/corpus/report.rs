@@ -58,9 +58,12 @@ pub struct RowReport {
     /// What the vocabulary cannot spell in the usable rows. Empty before they are tokenized.
     #[serde(default, skip_serializing_if = "Unknown::is_empty")]
     pub unknown: Unknown,
-    /// Special tokens that the usable rows spell; they stay text.
+    /// Special tokens that the usable rows spell and that stay text.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub spelled: u64,
+    /// Special tokens that the usable rows spell and that are read as these tokens.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub read_special: u64,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -99,6 +102,11 @@ impl RowReport {
         }
     }
 
+    /// Counts special tokens that a usable row spells.
+    pub(crate) fn add_special(&mut self, n: u64, stays_text: bool) {
+        *(if stays_text { &mut self.spelled } else { &mut self.read_special }) += n;
+    }
+
     /// Adds the counts of later rows.
     pub(crate) fn merge(&mut self, later: Self) {
         self.kept += later.kept;
@@ -108,6 +116,7 @@ impl RowReport {
         self.over_long += later.over_long;
         self.unknown.merge(later.unknown);
         self.spelled += later.spelled;
+        self.read_special += later.read_special;
         for row in later.shown {
             if n_shown(&self.shown, row.kind) < SHOWN_PER_KIND {
                 self.shown.push(row);
@@ -155,7 +164,12 @@ impl fmt::Display for RowReport {
         }
         if self.spelled > 0 {
             let (s, it) = if self.spelled == 1 { ("", "it stays") } else { ("s", "they stay") };
-            write!(f, "\n  {} special token{s} spelled in the text: {it} text", self.spelled)?;
+            let unless = "unless split_special_tokens = false";
+            write!(f, "\n  {} special token{s} spelled in the text: {it} text, {unless}", self.spelled)?;
+        }
+        if self.read_special > 0 {
+            let s = if self.read_special == 1 { "" } else { "s" };
+            write!(f, "\n  {} special token{s} spelled in the text and read as such", self.read_special)?;
         }
         Ok(())
     }

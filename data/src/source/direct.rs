@@ -307,6 +307,9 @@ impl BatchSource for DirectSource {
         let columns = [self.corpus.source_column, self.corpus.target_column];
         let limits = [self.corpus.max_source_len, self.corpus.max_target_len];
         hasher.update(format!("{source_field}\0{target_field}\0{columns:?}{limits:?}").as_bytes());
+        if !self.corpus.split_special_tokens {
+            hasher.update(b"special tokens\0");
+        }
         for file in &self.files {
             hasher.update(blake3::hash(file.map.bytes()).as_bytes());
         }
@@ -317,7 +320,8 @@ impl BatchSource for DirectSource {
     }
 
     fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {
-        Box::new(DirectWorker { encoder: self.tokenizers.encoder(), source: self, ids: Vec::new(), ends: Vec::new() })
+        let encoder = self.tokenizers.encoder().splitting_special_tokens(self.corpus.split_special_tokens);
+        Box::new(DirectWorker { encoder, source: self, ids: Vec::new(), ends: Vec::new() })
     }
 }
 

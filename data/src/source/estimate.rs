@@ -57,7 +57,8 @@ impl BatchEstimate<'_> {
             None => PairTokenizers::train_on_examples(self.tokenizer, &examples, self.num_threads)?,
         };
         let limits = (corpus.config().max_source_len, corpus.config().max_target_len);
-        let (mut encoder, mut lengths) = (tokenizers.encoder(), Vec::with_capacity(examples.len()));
+        let encoder = tokenizers.encoder().splitting_special_tokens(corpus.config().split_special_tokens);
+        let (mut encoder, mut lengths) = (encoder, Vec::with_capacity(examples.len()));
         let (mut source, mut target) = (Vec::new(), Vec::new());
         for example in &examples {
             source.clear();
@@ -114,7 +115,8 @@ impl BatchEstimate<'_> {
     ) -> Result<u64> {
         tokenizer.check(task)?;
         let around = row_format(tokenizer, task, config.packing).input.len();
-        let (mut encoder, mut ids, mut places) = (tokenizer.encoder(), Vec::new(), Vec::with_capacity(documents.len()));
+        let encoder = tokenizer.encoder().splitting_special_tokens(config.split_special_tokens);
+        let (mut encoder, mut ids, mut places) = (encoder, Vec::new(), Vec::with_capacity(documents.len()));
         for document in documents {
             ids.clear();
             encoder.encode(document, &mut ids)?;

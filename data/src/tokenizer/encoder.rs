@@ -36,6 +36,8 @@ pub(super) struct SideEncoder {
     /// A private copy if every text is encoded as a whole: the tokenizer's internal cache has a lock.
     own: Option<Box<Tokenizer>>,
     words: Words,
+    /// Whether control tokens that a text spells are read as these tokens.
+    reads_controls: bool,
     /// Characters that were looked up, and whether the vocabulary lacks them.
     lacking: AHashMap<char, bool>,
 }
@@ -44,11 +46,26 @@ impl SideEncoder {
     pub(super) fn new(vocabulary: Arc<Vocabulary>) -> Self {
         let is_whole = matches!(vocabulary.pieces, Pieces::Whole) && vocabulary.sentencepiece.is_none();
         let own = is_whole.then(|| Box::new(vocabulary.tokenizer.clone()));
-        Self { vocabulary, own, words: Words::default(), lacking: AHashMap::new() }
+        Self { vocabulary, own, words: Words::default(), reads_controls: false, lacking: AHashMap::new() }
     }
 
-    /// Appends the ids of a text, without special tokens.
+    /// Returns an encoder that reads control tokens which a text spells, if `reads` is set, as these tokens. A SentencePiece model
+    /// never does.
+    pub(super) fn reading_controls(self, reads: bool) -> Self {
+        let reads_controls = reads && self.vocabulary.sentencepiece.is_none();
+        Self { reads_controls, ..self }
+    }
+
+    /// Returns whether control tokens that a text spells are read as these tokens.
+    pub(super) fn reads_controls(&self) -> bool {
+        self.reads_controls
+    }
+
+    /// Appends the ids of a text, without special tokens but those that it spells.
     pub(super) fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+        if self.reads_controls && self.vocabulary.encode_with_controls(text, ids)? {
+            return Ok(());
+        }
         let start = ids.len();
         if !self.encode_pieces(text, ids)? {
             ids.truncate(start);
@@ -58,7 +75,7 @@ impl SideEncoder {
         Ok(())
     }
 
-    /// Returns how many control tokens a text spells; its ids have none of them.
+    /// Returns how many control tokens a text spells.
     pub(super) fn count_controls(&self, text: &str) -> u64 {
         self.vocabulary.count_controls(text)
     }

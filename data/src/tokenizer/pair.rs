@@ -293,6 +293,13 @@ pub struct PairEncoder {
 }
 
 impl PairEncoder {
+    /// Returns an encoder that splits special tokens which a text spells like other text, as before, or reads them as these tokens.
+    pub fn splitting_special_tokens(self, splits: bool) -> Self {
+        let Self { source, target, before } = self;
+        let target = target.map(|target| target.reading_controls(!splits));
+        Self { source: source.reading_controls(!splits), target, before }
+    }
+
     /// Appends the ids of a source text, behind the tokens that the tokenizer puts in front of it, and without an end token.
     pub fn encode_source(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         ids.extend_from_slice(&self.before[0]);
@@ -307,6 +314,11 @@ impl PairEncoder {
 
     fn target_side(&mut self) -> &mut SideEncoder {
         self.target.as_mut().unwrap_or(&mut self.source)
+    }
+
+    /// Returns whether special tokens that a text spells are split like other text.
+    pub(crate) fn splits_special_tokens(&self) -> bool {
+        !self.source.reads_controls()
     }
 
     /// Returns how many special tokens a source and its target spell.

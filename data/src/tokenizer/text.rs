@@ -368,9 +368,19 @@ pub struct TextEncoder {
 }
 
 impl TextEncoder {
-    /// Appends the ids of a text, without special tokens.
+    /// Returns an encoder that splits special tokens which a text spells like other text, as before, or reads them as these tokens.
+    pub fn splitting_special_tokens(self, splits: bool) -> Self {
+        Self { side: self.side.reading_controls(!splits) }
+    }
+
+    /// Appends the ids of a text, without special tokens around it.
     pub fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         self.side.encode(text, ids)
+    }
+
+    /// Returns whether special tokens that a text spells are split like other text.
+    pub(crate) fn splits_special_tokens(&self) -> bool {
+        !self.side.reads_controls()
     }
 
     /// Returns how many special tokens a text spells.

@@ -3,21 +3,28 @@
 use std::collections::HashMap;
 
 use super::table::{Layout, Piece, Row, Table};
-use crate::named_tensor::NamedTensor;
+use super::transpose::{Part, transpose};
+use crate::named_tensor::{Elements, FloatType, LazyTensor, NamedTensor};
 
 /// Converts `weights` to the tensors of `table`, in f32 and with their Hugging Face names. Like `transformers`, it leaves out
 /// copies of tied tensors. The error lists all parameters that are missing, misshaped or unknown.
 pub(super) fn export(table: &Table, weights: &[NamedTensor]) -> Result<Vec<NamedTensor>, Vec<String>> {
-    let mut by_name: HashMap<_, _> = weights.iter().map(|weight| (weight.name.as_str(), weight)).collect();
+    let tensors = plan(table, weights.iter().map(LazyTensor::borrowed).collect())?;
+    Ok(tensors.iter().map(LazyTensor::read).collect())
+}
+
+/// Does the same as [`export`], but converts a tensor only when it is read.
+pub(super) fn plan<'a>(table: &Table, weights: Vec<LazyTensor<'a>>) -> Result<Vec<LazyTensor<'a>>, Vec<String>> {
+    let mut by_name: HashMap<_, _> = weights.into_iter().map(|weight| (weight.name.clone(), weight)).collect();
     let (mut problems, mut tensors) = (Vec::new(), Vec::new());
     for row in &table.rows {
         let wanted = row.shape();
-        match by_name.remove(row.ours.as_str()) {
+        match by_name.remove(&row.ours) {
             None => problems.push(format!("missing: {} {wanted:?}", row.ours)),
             Some(weight) if weight.shape != wanted => {
                 problems.push(format!("misshaped: {} is {:?}, wanted {wanted:?}", row.ours, weight.shape));
             }
-            Some(weight) => tensors.extend(split(row, &weight.values)),
+            Some(weight) => tensors.extend(split(row, &weight)),
         }
     }
     problems.extend(by_name.values().map(|weight| format!("extra: {} {:?}", weight.name, weight.shape)));
@@ -26,32 +33,56 @@ pub(super) fn export(table: &Table, weights: &[NamedTensor]) -> Result<Vec<Named
 }
 
 /// Splits a parameter into its pieces.
-fn split(row: &Row, values: &[f32]) -> Vec<NamedTensor> {
+fn split<'a>(row: &Row, weight: &LazyTensor<'a>) -> Vec<LazyTensor<'a>> {
     let mut first = 0;
     let piece = |piece: &Piece| {
-        let columns = first..first + piece.width;
-        first = columns.end;
-        let stretches = values.chunks_exact(row.width()).map(|row| &row[columns.clone()]);
-
-        let values = match row.layout {
-            Layout::Vector | Layout::OneRow | Layout::Conv1d { .. } => stretches.flatten().copied().collect(),
-            Layout::LessOne => stretches.flatten().map(|gamma| gamma - 1.0).collect(),
-            Layout::Rows { unused, .. } => {
-                std::iter::repeat_n(0.0, unused * piece.width).chain(stretches.flatten().copied()).collect()
+        let part = Columns { layout: row.layout, first, n: piece.width, width: row.width() };
+        first += piece.width;
+        // A number less 1 may need more bits.
+        let float_type = if row.layout == Layout::LessOne { FloatType::F32 } else { weight.float_type };
+        let weight = weight.clone();
+        LazyTensor::new(&piece.theirs, row.layout.theirs(piece.width), float_type, move || match weight.elements() {
+            elements if part.layout == Layout::LessOne => {
+                Elements::F32(part.of(&elements.into_f32()).into_iter().map(|gamma| gamma - 1.0).collect())
             }
-            Layout::Linear { n_in } => {
-                let mut transposed = vec![0.0; n_in * piece.width];
-                for (i, stretch) in stretches.enumerate() {
-                    for (o, value) in stretch.iter().enumerate() {
-                        transposed[o * n_in + i] = *value;
-                    }
-                }
-                transposed
-            }
-        };
-        NamedTensor { name: piece.theirs.clone(), shape: row.layout.theirs(piece.width), values }
+            Elements::F32(elements) => Elements::F32(part.of(&elements)),
+            Elements::F16(elements) => Elements::F16(part.of(&elements)),
+            Elements::Bf16(elements) => Elements::Bf16(part.of(&elements)),
+        })
     };
     row.pieces.iter().map(piece).collect()
+}
+
+/// The columns of a parameter that are a piece.
+struct Columns {
+    layout: Layout,
+    /// The first one.
+    first: usize,
+    n: usize,
+    /// Of the whole parameter.
+    width: usize,
+}
+
+impl Columns {
+    /// The elements of the piece, in the order of the file.
+    fn of<T: Copy + Default>(&self, elements: &[T]) -> Vec<T> {
+        let &Self { first, n, width, .. } = self;
+        let stretches = elements.chunks_exact(width).map(|row| &row[first..first + n]);
+        match self.layout {
+            Layout::Vector | Layout::OneRow | Layout::LessOne | Layout::Conv1d { .. } => {
+                stretches.flatten().copied().collect()
+            }
+            Layout::Rows { unused, .. } => {
+                std::iter::repeat_n(T::default(), unused * n).chain(stretches.flatten().copied()).collect()
+            }
+            Layout::Linear { n_in } => {
+                let mut transposed = vec![T::default(); n_in * n];
+                let from = Part { elements: &elements[first..], width };
+                transpose(&from, [n_in, n], &mut Part { elements: &mut transposed, width: n_in });
+                transposed
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,29 +5,42 @@ use std::collections::HashMap;
 
 use super::table::{Layout, Row, Skipped, Table};
 use super::tensor::FileTensor;
-use crate::named_tensor::NamedTensor;
+use super::transpose::{Part, transpose};
+use crate::named_tensor::{Elements, FloatType, LazyTensor, NamedTensor};
 
 /// The result of an import.
 #[derive(Debug)]
-pub(super) struct Taken {
-    pub(super) weights: Vec<NamedTensor>,
+pub(super) struct Taken<T = NamedTensor> {
+    pub(super) weights: Vec<T>,
     pub(super) notes: Vec<String>,
 }
 
 /// Converts `tensors` to the parameters of `table`. The error lists all tensors that are missing, misshaped, of the wrong type
 /// or unknown.
 pub(super) fn import(table: &Table, tensors: &[FileTensor<'_>]) -> Result<Taken, Vec<String>> {
+    let Taken { weights, notes } = plan(table, tensors, &|| ())?;
+    Ok(Taken { weights: weights.iter().map(LazyTensor::read).collect(), notes })
+}
+
+/// Does the same as [`import`], but converts a parameter only when it is read. Each time the elements of a tensor have been read,
+/// `after` is called.
+pub(super) fn plan<'a>(
+    table: &Table,
+    tensors: &[FileTensor<'a>],
+    after: &'a (dyn Fn() + Sync),
+) -> Result<Taken<LazyTensor<'a>>, Vec<String>> {
     let mut problems = Vec::new();
     let found = Found::sort(table, tensors, &mut problems);
-    check_copies(table, &found, &mut problems);
+    check_copies(table, &found, after, &mut problems);
 
     let mut weights = Vec::with_capacity(table.rows.len());
     for row in &table.rows {
         let n_before = problems.len();
         let pieces: Vec<_> = row.pieces.iter().map(|piece| found.piece(table, &piece.theirs)).collect();
         if row.zeros_if_absent && pieces.iter().all(Option::is_none) {
-            let (name, shape) = (row.ours.clone(), row.shape());
-            weights.push(NamedTensor { name, values: vec![0.0; shape.iter().product()], shape });
+            let (n, shape) = (row.shape().iter().product(), row.shape());
+            let zeros = move || Elements::F32(vec![0.0; n]);
+            weights.push(LazyTensor::new(row.ours.clone(), shape, FloatType::F32, zeros));
             continue;
         }
 
@@ -38,13 +51,16 @@ pub(super) fn import(table: &Table, tensors: &[FileTensor<'_>]) -> Result<Taken,
                 Some(tensor) if tensor.shape != wanted => {
                     problems.push(format!("misshaped: {} is {:?}, wanted {wanted:?}", tensor.name, tensor.shape));
                 }
-                Some(tensor) => problems.extend(tensor.problem().map(|problem| format!("unreadable: {problem}"))),
+                Some(tensor) => {
+                    problems.extend(tensor.problem().map(|problem| format!("unreadable: {problem}")));
+                    after();
+                }
             }
         }
 
         if problems.len() == n_before {
-            let pieces: Vec<_> = pieces.into_iter().flatten().map(FileTensor::values).collect();
-            weights.push(NamedTensor { name: row.ours.clone(), shape: row.shape(), values: join(row, &pieces) });
+            let pieces: Vec<FileTensor<'a>> = pieces.into_iter().flatten().cloned().collect();
+            weights.push(parameter(row.clone(), pieces, after));
         }
     }
 
@@ -52,15 +68,48 @@ pub(super) fn import(table: &Table, tensors: &[FileTensor<'_>]) -> Result<Taken,
     if problems.is_empty() { Ok(Taken { weights, notes: found.notes }) } else { Err(problems) }
 }
 
+/// The parameter of `row`, in the type of its pieces if the elements stay as they are.
+fn parameter<'a>(row: Row, pieces: Vec<FileTensor<'a>>, after: &'a (dyn Fn() + Sync)) -> LazyTensor<'a> {
+    let of_pieces = |piece: &FileTensor<'_>| piece.element_type.float_type();
+    let first = pieces.first().map_or(FloatType::F32, of_pieces);
+    let is_kept = row.layout != Layout::LessOne && pieces.iter().all(|piece| of_pieces(piece) == first);
+    let float_type = if is_kept { first } else { FloatType::F32 };
+
+    LazyTensor::new(row.ours.clone(), row.shape(), float_type, move || {
+        let mut join = Join { row: &row, first: 0 };
+        match float_type {
+            FloatType::F32 => {
+                let mut joined = join.all(&pieces, after, FileTensor::values);
+                if row.layout == Layout::LessOne {
+                    joined.iter_mut().for_each(|weight| *weight += 1.0);
+                }
+                Elements::F32(joined)
+            }
+            FloatType::F16 => Elements::F16(join.all(&pieces, after, |piece| match piece.elements() {
+                Elements::F16(elements) => elements,
+                _ => unreachable!("each piece is f16"),
+            })),
+            FloatType::Bf16 => Elements::Bf16(join.all(&pieces, after, |piece| match piece.elements() {
+                Elements::Bf16(elements) => elements,
+                _ => unreachable!("each piece is bf16"),
+            })),
+        }
+    })
+}
+
 /// Compares copies with their originals. Different ones mean that the matrices are not tied, whatever `config.json` says.
-fn check_copies(table: &Table, found: &Found<'_, '_>, problems: &mut Vec<String>) {
+fn check_copies(table: &Table, found: &Found<'_, '_>, after: &dyn Fn(), problems: &mut Vec<String>) {
     for (copy, original) in &table.copies {
         if let (Some(a), Some(b)) = (found.copies.get(copy.as_str()), found.originals.get(original.as_str()))
             && a.problem().is_none()
             && b.problem().is_none()
-            && (a.shape != b.shape || a.values() != b.values())
         {
-            problems.push(format!("tied: {copy} is not equal to {original}; does config.json say that they are tied?"));
+            let same_bytes = a.element_type == b.element_type && a.bytes == b.bytes;
+            if a.shape != b.shape || !(same_bytes || a.values() == b.values()) {
+                problems
+                    .push(format!("tied: {copy} is not equal to {original}; does config.json say that they are tied?"));
+            }
+            after();
         }
     }
 }
@@ -139,44 +188,52 @@ fn todays_name(name: &str) -> Cow<'_, str> {
 }
 
 /// Joins the pieces of a parameter.
-fn join(row: &Row, pieces: &[Vec<f32>]) -> Vec<f32> {
-    let (n_rows, width) = (row.layout.n_rows(), row.width());
-    if let (Layout::Vector | Layout::OneRow | Layout::Conv1d { .. }, [only]) = (row.layout, pieces) {
-        return only.clone();
+struct Join<'a> {
+    row: &'a Row,
+    /// The first column of the next piece.
+    first: usize,
+}
+
+impl Join<'_> {
+    /// Reads and joins all pieces, one after the other.
+    fn all<'a, T: Copy + Default>(
+        &mut self,
+        pieces: &[FileTensor<'a>],
+        after: &dyn Fn(),
+        read: impl Fn(&FileTensor<'a>) -> Vec<T>,
+    ) -> Vec<T> {
+        let row = self.row;
+        let is_whole = matches!(row.layout, Layout::Vector | Layout::OneRow | Layout::LessOne | Layout::Conv1d { .. });
+        if let (true, [only]) = (is_whole, pieces) {
+            let elements = read(only);
+            after();
+            return elements;
+        }
+        let mut joined = vec![T::default(); row.layout.n_rows() * row.width()];
+        for (piece, tensor) in row.pieces.iter().zip(pieces) {
+            let elements = read(tensor);
+            after();
+            self.put(&elements, piece.width, &mut joined);
+        }
+        joined
     }
-    if let (Layout::LessOne, [only]) = (row.layout, pieces) {
-        return only.iter().map(|weight| weight + 1.0).collect();
-    }
-    let mut joined = vec![0.0; n_rows * width];
-    let mut first = 0;
-    for (piece, values) in row.pieces.iter().zip(pieces) {
-        let n = piece.width;
-        match row.layout {
-            Layout::Linear { n_in } => transpose(values, [n, n_in], &mut joined, width, first),
-            Layout::Rows { unused, .. } => joined.copy_from_slice(&values[unused * n..]),
+
+    /// Puts a piece of `n` columns behind the ones before.
+    fn put<T: Copy>(&mut self, elements: &[T], n: usize, joined: &mut [T]) {
+        let (first, width) = (self.first, self.row.width());
+        match self.row.layout {
+            Layout::Linear { n_in } => {
+                let from = Part { elements, width: n_in };
+                transpose(&from, [n, n_in], &mut Part { elements: &mut joined[first..], width });
+            }
+            Layout::Rows { unused, .. } => joined.copy_from_slice(&elements[unused * n..]),
             Layout::Vector | Layout::OneRow | Layout::LessOne | Layout::Conv1d { .. } => {
-                for (into, from) in joined.chunks_exact_mut(width).zip(values.chunks_exact(n)) {
+                for (into, from) in joined.chunks_exact_mut(width).zip(elements.chunks_exact(n)) {
                     into[first..first + n].copy_from_slice(from);
                 }
             }
         }
-        first += n;
-    }
-    joined
-}
-
-/// Writes the transpose of `values` (`[rows, columns]`) into columns `first..` of a matrix with `width` columns. It works in
-/// tiles, so that neither side is accessed with a long stride throughout.
-fn transpose(values: &[f32], [rows, columns]: [usize; 2], into: &mut [f32], width: usize, first: usize) {
-    const TILE: usize = 32;
-    for row_tile in (0..rows).step_by(TILE) {
-        for column_tile in (0..columns).step_by(TILE) {
-            for row in row_tile..(row_tile + TILE).min(rows) {
-                for column in column_tile..(column_tile + TILE).min(columns) {
-                    into[column * width + first + row] = values[row * columns + column];
-                }
-            }
-        }
+        self.first += n;
     }
 }
 

@@ -48,6 +48,7 @@ mod llama;
 mod model;
 mod peft;
 mod peft_settings;
+mod plan;
 mod prompt_tuning;
 mod reorder;
 mod rope;
@@ -55,6 +56,7 @@ mod seq2seq;
 mod t5;
 mod table;
 mod tensor;
+mod transpose;
 
 use std::fmt;
 
@@ -63,13 +65,14 @@ use serde_json::{Map, Value, json};
 pub use error::HfError;
 use fields::Fields;
 pub use peft::{ExportedAdapter, ImportedAdapter, export_adapter, import_adapter};
+pub use plan::{ExportPlan, Exported, ImportPlan, Imported};
 pub use prompt_tuning::{export_prompt, import_prompt, is_prompt};
 use table::Table;
 pub use tensor::{ElementType, FileTensor};
 
 use crate::config::{Architecture, ClassHead, Positions, TransformerConfig};
-use crate::lora::merge_adapters;
-use crate::named_tensor::NamedTensor;
+use crate::lora::plan_merge;
+use crate::named_tensor::{LazyTensor, NamedTensor};
 
 /// A model family of `transformers`, by the `model_type` of its `config.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,21 +220,6 @@ pub struct TokenIds {
     pub decoder_start: Option<u32>,
 }
 
-/// A model imported from Hugging Face.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Imported {
-    /// Its family.
-    pub family: Family,
-    /// Its configuration in Kiln. `pad_id` is 0 if `config.json` names no padding token.
-    pub config: TransformerConfig,
-    /// Special tokens.
-    pub tokens: TokenIds,
-    /// Every parameter of the model.
-    pub weights: Vec<NamedTensor>,
-    /// What was left out or differs slightly. Show these lines to the user.
-    pub notes: Vec<String>,
-}
-
 /// Imports a model from a `config.json` and the tensors of its weight files.
 ///
 /// Names may have or lack the prefix of the bare model (`transformer.`, `model.`, `bert.`). Second copies of tied matrices
@@ -241,6 +229,20 @@ pub struct Imported {
 /// If the family or one of its options is not supported, or if tensors are missing, unknown, misshaped or of an unsupported
 /// type (not f64, f32, f16 or bf16). Each error lists all problems of its kind.
 pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, HfError> {
+    Ok(plan_import(config, tensors, &|| ())?.read())
+}
+
+/// Does the same as [`import`], but reads the elements of a parameter only when they are needed: a model is converted in the memory
+/// of its largest parameter. Each time elements of a tensor have been read, `after` is called, which may give memory of the mapped
+/// file back.
+///
+/// # Errors
+/// As [`import`].
+pub fn plan_import<'a>(
+    config: &Value,
+    tensors: &[FileTensor<'a>],
+    after: &'a (dyn Fn() + Sync),
+) -> Result<ImportPlan<'a>, HfError> {
     let no_object = HfError::Family { found: "it is not a JSON object".to_owned() };
     let object = config.as_object().ok_or(no_object)?;
     let family = Family::of_json(object)?;
@@ -257,23 +259,10 @@ pub fn import(config: &Value, tensors: &[FileTensor<'_>]) -> Result<Imported, Hf
         return Err(HfError::Config { family, problems });
     }
 
-    let taken =
-        import::import(&family.table(&config), tensors).map_err(|problems| HfError::Tensors { family, problems })?;
+    let taken = import::plan(&family.table(&config), tensors, after)
+        .map_err(|problems| HfError::Tensors { family, problems })?;
     notes.extend(taken.notes);
-    Ok(Imported { family, config, tokens, weights: taken.weights, notes })
-}
-
-/// A model exported to Hugging Face.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Exported {
-    /// Its family.
-    pub family: Family,
-    /// `config.json`, without the `dtype` of the stored weights.
-    pub config: Value,
-    /// `generation_config.json`, for models that generate text.
-    pub generation_config: Option<Value>,
-    /// The contents of `model.safetensors`, in f32.
-    pub tensors: Vec<NamedTensor>,
+    Ok(ImportPlan { family, config, tokens, weights: taken.weights, notes })
 }
 
 /// Returns the family of `transformers` that [`export`] would write a model of `config` as.
@@ -302,27 +291,33 @@ pub fn export_family(config: &TransformerConfig) -> Result<Family, HfError> {
 /// # Errors
 /// If no family computes the same (the error lists every difference), or if `weights` do not fit `config`.
 pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &TokenIds) -> Result<Exported, HfError> {
+    Ok(plan_export(config, weights.iter().map(LazyTensor::borrowed).collect(), tokens)?.read())
+}
+
+/// Does the same as [`export`] with weights that are read only when a tensor of the export is: a model is converted in the memory of
+/// its largest parameter.
+///
+/// # Errors
+/// As [`export`].
+pub fn plan_export<'a>(
+    config: &TransformerConfig,
+    weights: Vec<LazyTensor<'a>>,
+    tokens: &TokenIds,
+) -> Result<ExportPlan<'a>, HfError> {
     let family = Family::nearest(config);
     prompt_tuning::refuse(family, config)?;
-    let merged;
-    let (config, weights) = if config.has_adapters() {
+    let (mut config, mut weights) = (config.clone(), weights);
+    if config.has_adapters() {
         let missing = |path: String| HfError::Tensors { family, problems: vec![format!("missing: {path}")] };
-        merged = merge_adapters(config, weights).map_err(missing)?;
-        (&merged.0, merged.1.as_slice())
-    } else {
-        (config, weights)
-    };
-    let reordered;
-    let (config, weights) = if family == Family::Marian && config.positions == Positions::Sinusoidal {
-        reordered = reorder::to_halves(config, weights);
-        (&reordered.0, reordered.1.as_slice())
-    } else {
-        (config, weights)
-    };
+        (config, weights) = plan_merge(&config, weights).map_err(missing)?;
+    }
+    if family == Family::Marian && config.positions == Positions::Sinusoidal {
+        (config, weights) = reorder::to_halves(&config, weights);
+    }
 
-    let written = family.write(config)?;
+    let written = family.write(&config)?;
     let tensors =
-        export::export(&family.table(config), weights).map_err(|problems| HfError::Tensors { family, problems })?;
+        export::plan(&family.table(&config), weights).map_err(|problems| HfError::Tensors { family, problems })?;
 
     let ids = ids_json(family, tokens);
     let generates = config.architecture != Architecture::EncoderOnly && !config.has_classes();
@@ -338,7 +333,7 @@ pub fn export(config: &TransformerConfig, weights: &[NamedTensor], tokens: &Toke
     let mut json = Map::from_iter([("model_type".to_owned(), json!(family.name()))]);
     json.extend(written);
     json.extend(ids);
-    Ok(Exported { family, config: Value::Object(json), generation_config, tensors })
+    Ok(ExportPlan { family, config: Value::Object(json), generation_config, tensors })
 }
 
 /// The fields of special tokens. Absent tokens are written as `null`, because the defaults refer to the family's original

@@ -8,10 +8,10 @@ use super::export::export;
 use super::import::import;
 use super::peft_settings::LORA;
 use super::table::{Layout, Piece, Row, Table};
-use super::{Family, FileTensor, HfError, Imported, classes};
+use super::{Family, FileTensor, HfError, ImportPlan, Imported, classes};
 use crate::config::{Architecture, ClassHead, LoraConfig, LoraTarget, Positions, Product, TransformerConfig};
 use crate::lora::is_adapter;
-use crate::named_tensor::NamedTensor;
+use crate::named_tensor::{LazyTensor, NamedTensor};
 
 /// `peft` wraps a model twice.
 const PREFIX: &str = "base_model.model.";
@@ -54,12 +54,20 @@ pub struct ImportedAdapter {
 impl ImportedAdapter {
     /// Puts the adapters into `model`, which they were imported for. A head for classes replaces what the model predicted with.
     pub fn add_to(self, model: &mut Imported) {
-        let is_replaced = |name: &str| {
-            self.weights.iter().any(|new| new.name == name) || (self.config.has_classes() && name == "output.weight")
-        };
-        model.weights.retain(|tensor| !is_replaced(&tensor.name));
+        model.weights.retain(|tensor| !self.replaces(&tensor.name));
         model.weights.extend(self.weights);
         model.config = self.config;
+    }
+
+    /// Does the same as [`Self::add_to`] with a model that has not been read.
+    pub fn add_to_plan(self, model: &mut ImportPlan<'_>) {
+        model.weights.retain(|tensor| !self.replaces(&tensor.name));
+        model.weights.extend(self.weights.into_iter().map(LazyTensor::from));
+        model.config = self.config;
+    }
+
+    fn replaces(&self, name: &str) -> bool {
+        self.weights.iter().any(|new| new.name == name) || (self.config.has_classes() && name == "output.weight")
     }
 }
 

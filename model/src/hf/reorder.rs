@@ -5,13 +5,16 @@
 //! or column per feature. Reordering these rows and columns therefore leaves the result unchanged.
 
 use crate::config::{Positions, TransformerConfig};
-use crate::named_tensor::NamedTensor;
+use crate::named_tensor::{Elements, LazyTensor};
 
 /// Reorders the features of an encoder-decoder to [`Positions::SinusoidalHalves`].
-pub(super) fn to_halves(config: &TransformerConfig, weights: &[NamedTensor]) -> (TransformerConfig, Vec<NamedTensor>) {
+pub(super) fn to_halves<'a>(
+    config: &TransformerConfig,
+    weights: Vec<LazyTensor<'a>>,
+) -> (TransformerConfig, Vec<LazyTensor<'a>>) {
     let d = config.d_model;
     let order: Vec<usize> = (0..d).step_by(2).chain((1..d).step_by(2)).collect();
-    let weights = weights.iter().map(|weight| reordered(weight, &order)).collect();
+    let weights = weights.into_iter().map(|weight| reordered(weight, order.clone())).collect();
     (TransformerConfig { positions: Positions::SinusoidalHalves, ..config.clone() }, weights)
 }
 
@@ -34,19 +37,28 @@ fn features_of(path: &str) -> Features {
     }
 }
 
-fn reordered(weight: &NamedTensor, order: &[usize]) -> NamedTensor {
-    let width = weight.shape.last().copied().unwrap_or(1);
-    let rows = || weight.values.chunks_exact(width);
-    let values = match features_of(&weight.name) {
-        Features::None => weight.values.clone(),
+fn reordered(weight: LazyTensor<'_>, order: Vec<usize>) -> LazyTensor<'_> {
+    let (name, shape, float_type) = (weight.name.clone(), weight.shape.clone(), weight.float_type);
+    LazyTensor::new(name, shape, float_type, move || {
+        let width = weight.shape.last().copied().unwrap_or(1);
+        match weight.elements() {
+            Elements::F32(elements) => Elements::F32(in_order(&weight.name, elements, width, &order)),
+            Elements::F16(elements) => Elements::F16(in_order(&weight.name, elements, width, &order)),
+            Elements::Bf16(elements) => Elements::Bf16(in_order(&weight.name, elements, width, &order)),
+        }
+    })
+}
+
+fn in_order<T: Copy>(path: &str, elements: Vec<T>, width: usize, order: &[usize]) -> Vec<T> {
+    let rows = || elements.chunks_exact(width);
+    match features_of(path) {
         // A misshaped parameter stays as it is: the export reports it.
         Features::Columns if width == order.len() => {
             rows().flat_map(|row| order.iter().map(|feature| row[*feature])).collect()
         }
         Features::Rows if rows().len() == order.len() => {
-            order.iter().flat_map(|feature| &weight.values[feature * width..(feature + 1) * width]).copied().collect()
+            order.iter().flat_map(|feature| &elements[feature * width..(feature + 1) * width]).copied().collect()
         }
-        Features::Columns | Features::Rows => weight.values.clone(),
-    };
-    NamedTensor { values, ..weight.clone() }
+        Features::None | Features::Columns | Features::Rows => elements,
+    }
 }

@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+use crate::named_tensor::{Elements, FloatType, LazyTensor};
+
 /// How a file stores the elements of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ElementType {
@@ -27,6 +29,15 @@ impl ElementType {
             Self::Other(_) => None,
         }
     }
+
+    /// The type in which elements are read.
+    pub(super) fn float_type(&self) -> FloatType {
+        match self {
+            Self::F16 => FloatType::F16,
+            Self::Bf16 => FloatType::Bf16,
+            Self::F64 | Self::F32 | Self::Other(_) => FloatType::F32,
+        }
+    }
 }
 
 /// A tensor of a Hugging Face file, with its bytes still in the mapped file.
@@ -42,7 +53,17 @@ pub struct FileTensor<'a> {
     pub bytes: &'a [u8],
 }
 
-impl FileTensor<'_> {
+impl<'a> FileTensor<'a> {
+    /// Returns the tensor as a parameter that is read when it is needed. Then `after` is called each time, which may give memory of
+    /// the mapped file back.
+    pub fn lazy(self, after: impl Fn() + Send + Sync + 'a) -> LazyTensor<'a> {
+        LazyTensor::new(self.name.clone(), self.shape.clone(), self.element_type.float_type(), move || {
+            let elements = self.elements();
+            after();
+            elements
+        })
+    }
+
     /// Reports why the elements cannot be taken, if so.
     pub(super) fn problem(&self) -> Option<String> {
         let n: usize = self.shape.iter().product();
@@ -57,6 +78,16 @@ impl FileTensor<'_> {
 
     /// Names the first element that is not finite in f32. A model with such a weight computes nothing.
     fn not_finite(&self) -> Option<String> {
+        // Most tensors are sound. Blocks without an early exit are compared many elements at once.
+        let may_be_wrong = match &self.element_type {
+            ElementType::F16 => self.has_exponent(0x7c00),
+            ElementType::Bf16 => self.has_exponent(0x7f80),
+            _ => true,
+        };
+        if !may_be_wrong {
+            return None;
+        }
+
         let wrong = match &self.element_type {
             ElementType::F64 => self.doubles().find(|x| !(*x as f32).is_finite()),
             ElementType::F32 => self.singles().find(|x| !x.is_finite()).map(f64::from),
@@ -71,6 +102,14 @@ impl FileTensor<'_> {
             format!(
                 "{name} has the element {wrong}, so the model cannot compute; take weights from before training diverged"
             )
+        })
+    }
+
+    /// Returns whether a 16-bit element has all bits of `exponent`, as infinite numbers and NaN have.
+    fn has_exponent(&self, exponent: u16) -> bool {
+        self.bytes.chunks(8192).any(|block| {
+            let has = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]) & exponent == exponent;
+            block.chunks_exact(2).fold(false, |found, b| found | has(b))
         })
     }
 
@@ -90,6 +129,18 @@ impl FileTensor<'_> {
         match &self.element_type {
             ElementType::Other(name) => name,
             _ => "a float",
+        }
+    }
+
+    /// The elements in their own type; of F64, rounded to f32.
+    ///
+    /// # Panics
+    /// If the elements are of another type.
+    pub fn elements(&self) -> Elements {
+        match &self.element_type {
+            ElementType::F16 => Elements::F16(self.pairs().map(f16::from_le_bytes).collect()),
+            ElementType::Bf16 => Elements::Bf16(self.pairs().map(bf16::from_le_bytes).collect()),
+            _ => Elements::F32(self.values()),
         }
     }
 

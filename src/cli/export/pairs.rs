@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
 use kiln_data::{MarianFiles, PairTokenizers};
-use kiln_model::NamedTensor;
+use kiln_model::LazyTensor;
 use serde_json::{Map, Value, json};
 
 use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
@@ -47,10 +47,11 @@ pub(super) fn marian_files(checkpoint: &Path, max_positions: usize) -> Result<Op
 }
 
 /// Says that the decoder's start token has a vector that is not zero: CTranslate2 takes zeros for it, as Marian does.
-pub(super) fn note_start(tokenizers: &PairTokenizers, tensors: &[NamedTensor]) {
+pub(super) fn note_start(tokenizers: &PairTokenizers, tensors: &[LazyTensor<'_>]) {
     let start = tokenizers.special().bos as usize;
     let is_table = |name: &str| name.ends_with(".shared.weight") || name.ends_with(".decoder.embed_tokens.weight");
     let Some(table) = tensors.iter().find(|tensor| is_table(&tensor.name)) else { return };
+    let table = table.read();
     let largest =
         table.values.chunks_exact(table.shape[1]).nth(start).into_iter().flatten().fold(0f32, |a, b| a.max(b.abs()));
     if largest > 0.0 {

@@ -27,7 +27,7 @@ const BIG_ENDIAN: &str = "has big-endian elements, which are not supported; save
 #[derive(Debug)]
 pub(super) struct TorchFile {
     pub(super) path: PathBuf,
-    map: MappedFile,
+    pub(super) map: MappedFile,
     tensors: Vec<Found>,
 }
 

@@ -53,6 +53,27 @@ fn a_cache_holds_what_the_tokenizer_says() {
     }
 }
 
+/// What a document spells stays text, or is read as in a prompt.
+#[test]
+fn special_tokens_that_documents_spell_follow_the_configuration() {
+    let fixture = TextFixture::new(&stories(200, 12), &config(TokenizerKind::ByteLevelBpe));
+    let path = fixture.dir.path().join("spelling.txt");
+    fs::write(&path, "One more day</s> came.\n").expect("writable");
+    let cache = |splits: bool| {
+        let config = TextConfig { format: TextFormat::Lines, split_special_tokens: splits, ..TextConfig::default() };
+        let corpus = TextCorpus::open(std::slice::from_ref(&path), &config).expect("a text");
+        prepared(&fixture.dir.path().join("text.tokens"), &corpus, &fixture.tokenizer, 1).cache
+    };
+    let end = fixture.tokenizer.id("</s>").expect("an end token");
+    let (split, read) = (cache(true), cache(false));
+    assert_eq!((split.report().spelled, split.report().read_special), (1, 0));
+    assert_eq!((read.report().spelled, read.report().read_special), (0, 1));
+    let prompt = fixture.tokenizer.encode_prompt("One more day</s> came.").expect("encodes");
+    let read = ids(read.document(0));
+    assert!(prompt.ends_with(&read) && read.contains(&end), "{read:?} {prompt:?}");
+    assert!(!ids(split.document(0)).contains(&end));
+}
+
 #[test]
 fn a_long_document_has_the_tokens_that_it_would_have_in_one_piece() {
     let line = |i: usize| format!("Line {i} says{}", " that it is one of many".repeat(i % 5));

@@ -24,6 +24,9 @@ pub struct CorpusConfig {
     pub max_source_len: usize,
     /// Longest target row in tokens, its eos included. Longer rows are counted and skipped. 0: the model's positions.
     pub max_target_len: usize,
+    /// Special tokens that the text spells, such as `</s>`: true splits them like other text, so that nobody's data ends a row or
+    /// a turn; false reads them as the tokens. A SentencePiece model (`.model`) always splits them.
+    pub split_special_tokens: bool,
     /// Tolerated share of unusable rows (malformed, empty, one-sided or over-long), in [0, 1].
     pub max_bad_rows: f64,
 }
@@ -39,6 +42,7 @@ impl Default for CorpusConfig {
             target_column: 1,
             max_source_len: 0,
             max_target_len: 0,
+            split_special_tokens: true,
             max_bad_rows: 0.01,
         }
     }

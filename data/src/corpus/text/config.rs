@@ -89,6 +89,9 @@ pub struct TextConfig {
     pub chat_template: Option<PathBuf>,
     /// Conversations: which tokens the model learns to predict.
     pub learn: Learn,
+    /// Special tokens that the text spells, such as `</s>`: true splits them like other text, so that nobody's data ends a row or
+    /// a turn; false reads them as the tokens. A SentencePiece model (`.model`) always splits them.
+    pub split_special_tokens: bool,
     /// Tolerated share of unusable documents (malformed or without text), in [0, 1]. Files with blank lines between
     /// documents have no documents without text.
     pub max_bad_rows: f64,
@@ -103,6 +106,7 @@ impl Default for TextConfig {
             packing: Packing::Documents,
             chat_template: None,
             learn: Learn::Answers,
+            split_special_tokens: true,
             max_bad_rows: 0.01,
         }
     }

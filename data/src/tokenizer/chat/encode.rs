@@ -21,6 +21,7 @@ pub(crate) struct ChatEncoder {
     template: ChatTemplate,
     tokenizer: SpecialEncoder,
     learn: Learn,
+    splits: bool,
 }
 
 /// The ids of a conversation, or why it has none.
@@ -28,7 +29,20 @@ pub(crate) type Encoded = std::result::Result<Vec<u32>, TemplateError>;
 
 impl ChatEncoder {
     pub(crate) fn new(tokenizer: SpecialEncoder, template: ChatTemplate, learn: Learn) -> Self {
-        Self { template, tokenizer, learn }
+        Self { template, tokenizer, learn, splits: true }
+    }
+
+    /// Returns an encoder that splits special tokens which a message spells like other text, as before, or reads them as these
+    /// tokens.
+    pub(crate) fn splitting_special_tokens(self, splits: bool) -> Self {
+        Self { splits, ..self }
+    }
+
+    /// Returns how many special tokens the messages spell.
+    pub(crate) fn count_spelled(&self, messages: &[ChatMessage]) -> u64 {
+        let spellings = &self.tokenizer.spellings;
+        let in_text = |text: &str| spellings.iter().map(|spelling| text.matches(spelling).count() as u64).sum::<u64>();
+        messages.iter().map(|message| in_text(&message.content)).sum()
     }
 
     /// Returns the ids of the rendered conversation. The ids of tokens to learn have the [`FLAG`].
@@ -39,7 +53,7 @@ impl ChatEncoder {
         if messages.iter().any(|message| message.content.contains(GUARD)) {
             return Ok(Err(TemplateError("a message contains U+FDD2, which is not a character: remove it".into())));
         }
-        let guarded = self.tokenizer.guarded(messages);
+        let guarded = if self.splits { self.tokenizer.guarded(messages) } else { Cow::Borrowed(messages) };
         let (text, spans) = match self.template.render_to_learn(&guarded, self.learn) {
             Ok(rendered) => rendered,
             Err(problem) => return Ok(Err(problem)),

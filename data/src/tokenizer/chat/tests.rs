@@ -266,4 +266,11 @@ fn special_tokens_that_messages_spell_stay_text() {
 
     let problem = chat.encode(&talk("a\u{fdd2}", "b")).expect("encodes").expect_err("no character");
     assert!(problem.to_string().contains("U+FDD2"), "{problem}");
+
+    // A key reads them, as `transformers` does.
+    let spelling = talk("Hi <|im_end|> a", "Yes <|im_end|>\n<|im_start|> b");
+    assert_eq!((chat.count_spelled(&spelling), chat.count_spelled(&talk("Hi a", "Yes b"))), (3, 0));
+    let reading = ChatEncoder::new(encoder.clone(), template, Learn::Answers).splitting_special_tokens(false);
+    let read = reading.encode(&spelling).expect("encodes").expect("renders");
+    assert_eq!(n_ends(&read), 4, "{read:?}");
 }
