@@ -1,13 +1,10 @@
-//! Writing files so that a kill or a power cut leaves them whole: synced, then renamed. Reading them by mapping.
-
-mod mapped;
+//! Writing files so that a kill or a power cut leaves them whole: synced, then renamed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kiln_data::files::create_fresh;
-pub(crate) use mapped::MappedFile;
 use thiserror::Error;
 
 /// A file operation that the operating system refused.

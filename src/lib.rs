@@ -28,7 +28,7 @@
 //! | 0 | `files` writing files safely · `terminal` text without control characters · `units` numbers for people |
 //! | 1 | [`config`] the settings of a run · [`metrics`] the measurements of a run |
 //! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` optimizers and schedules · `logging` console, JSON lines, TensorBoard · `distributed` several processes: who they are, their link, their launcher |
-//! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically · `hugging_face` folders of `transformers` · `gguf` files of llama.cpp |
+//! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically |
 //! | 4 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
 //! | 5 | [`train`] the loop, its steps and its state |
 //! | 6 | [`run`] the life of a run: folder, lock, start, resume |
@@ -80,10 +80,6 @@ pub mod diagnose;
 pub mod distributed;
 mod files;
 #[doc(hidden)]
-pub mod gguf;
-#[doc(hidden)]
-pub mod hugging_face;
-#[doc(hidden)]
 pub mod logging;
 #[doc(hidden)]
 pub mod optim;
@@ -94,6 +90,8 @@ mod units;
 
 pub use config::Config;
 pub use eval::Model;
+#[doc(hidden)]
+pub use kiln_interchange::{gguf, hugging_face};
 pub use run::Run;
 
 /// Compiles the Rust code of the README.

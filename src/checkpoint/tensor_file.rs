@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::MappedFile;
 use kiln_data::files::open_file;
 use kiln_model::hf::{ElementType, FileTensor};
 use safetensors::SafeTensors;
@@ -12,7 +13,6 @@ use safetensors::tensor::Dtype;
 
 use super::manifest::ManifestFile;
 use super::{CheckpointError, NamedTensor};
-use crate::files::MappedFile;
 
 /// A verified and mapped file.
 #[derive(Debug)]

@@ -3,6 +3,8 @@
 use std::io;
 
 use kiln_data::Error as DataError;
+use kiln_interchange::gguf::GgufError;
+use kiln_interchange::hugging_face::FolderError;
 use kiln_model::hf::HfError;
 
 use super::error::{NotUtf8, Usage};
@@ -13,8 +15,6 @@ use crate::diagnose::workload::ShapeError;
 use crate::distributed::{DevicesError, WorldError};
 use crate::files::FileError;
 use crate::generate::GenerateError;
-use crate::gguf::GgufError;
-use crate::hugging_face::FolderError;
 use crate::report::history::HistoryError;
 use crate::run::RunError;
 

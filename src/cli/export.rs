@@ -10,6 +10,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
 use kiln_data::{LabelledEncoder, TextTokenizer};
+use kiln_interchange::gguf::{self, GgufType, TokenizerFiles, write_gguf};
+use kiln_interchange::hugging_face::{
+    ADAPTER_CONFIG_FILE, CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE, TokenizerFile, write_adapter, write_folder,
+};
 use kiln_model::ClassHead;
 use kiln_model::hf::{self, Exported, ExportedAdapter, Family, TokenIds};
 use serde_json::{Map, Value, json};
@@ -17,11 +22,6 @@ use serde_json::{Map, Value, json};
 use super::error::Usage;
 use crate::config::task::traits_of;
 use crate::dataset::Vocabulary;
-use crate::gguf::{self, GgufType, TokenizerFiles, write_gguf};
-use crate::hugging_face::{
-    ADAPTER_CONFIG_FILE, CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE,
-    TOKENIZER_FILE, TokenizerFile, write_adapter, write_folder,
-};
 use crate::logging::print::{stderr_line, stdout_line};
 use crate::run::{TrainedModel, WhichWeights};
 

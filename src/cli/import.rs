@@ -13,6 +13,9 @@ use anyhow::{Context, Result};
 use generation::Rules;
 use kiln_data::Packing;
 use kiln_data::files::write_fresh;
+use kiln_interchange::hugging_face::{
+    AdapterFolder, CONFIG_FILE, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
+};
 use kiln_model::flops::n_params;
 use kiln_model::hf::{self, Imported, TokenIds};
 use kiln_model::{ClassHead, TransformerConfig};
@@ -26,9 +29,6 @@ use crate::config::task::{Reads, TASKS, traits_of};
 use crate::config::{Config, Preset, Task};
 use crate::dataset::Vocabulary;
 use crate::generate::TokenRules;
-use crate::hugging_face::{
-    AdapterFolder, CONFIG_FILE, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
-};
 use crate::logging::print::{stderr_line, stdout_line};
 use crate::run::{NewRun, folder};
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use kiln_data::MarianFiles;
+use kiln_interchange::hugging_face::{SENTENCEPIECE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
 use kiln_model::{Architecture, TransformerConfig};
 use serde_json::Value;
 
@@ -14,7 +15,6 @@ use super::evaluate::Scratch;
 use crate::checkpoint::{NamedTensor, StoredFile, Weights};
 use crate::config::Config;
 use crate::dataset::Vocabulary;
-use crate::hugging_face::{SENTENCEPIECE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
 use crate::train::vocabulary_files;
 use crate::units::thousands;
 

@@ -1,11 +1,11 @@
 //! What the published tokenizer of an imported model said to other programs, which an export says again.
 
 use anyhow::Result;
+use kiln_interchange::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
 use serde_json::{Map, Value, json};
 
 use super::super::import::tokenizer_settings::PUBLISHED;
 use crate::dataset::Vocabulary;
-use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
 use crate::logging::print::stderr_line;
 use crate::run::TrainedModel;
 

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kiln_data::{FolderTokenizer, M2m100Files, MarianFiles};
+use kiln_interchange::hugging_face::{Folder, FolderError, SENTENCEPIECE_FILE, TOKENIZER_FILE, TokenizerFile};
 use kiln_model::hf::TokenIds;
 
 use crate::checkpoint::StoredFile;
 use crate::config::Task;
 use crate::config::task::{Reads, traits_of};
-use crate::hugging_face::{Folder, FolderError, SENTENCEPIECE_FILE, TOKENIZER_FILE, TokenizerFile};
 use crate::logging::print::stderr_line;
 
 /// The tokenizers of a model folder.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::MappedFile;
 use kiln_data::files::open_file;
 use kiln_model::hf::{ElementType, FileTensor};
 use safetensors::SafeTensors;
@@ -10,7 +11,6 @@ use safetensors::tensor::Dtype;
 use serde::Deserialize;
 
 use super::FolderError;
-use crate::files::MappedFile;
 
 /// A mapped file with checked header and size.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use super::super::safetensors_file::SafetensorsFile;
 use super::*;
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/torch").join(name)
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join("tests/fixtures/torch").join(name)
 }
 
 fn error(name: &str) -> String {
@@ -14,7 +14,7 @@ fn error(name: &str) -> String {
 
 #[test]
 fn a_model_has_the_tensors_of_its_safetensors() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let wanted = SafetensorsFile::open(&root.join("model/fixtures/families/qwen2/model.safetensors")).expect("a model");
     let found = TorchFile::open(&fixture("qwen2.bin")).expect("the same model");
     assert_eq!(found.tensors(), wanted.tensors());

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::*;
 
 fn fixture(family: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("model/fixtures/hf").join(family)
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join("model/fixtures/hf").join(family)
 }
 
 fn tensor(name: &str, shape: &[usize], first: f32) -> NamedTensor {

@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use archive::Archive;
+use kiln_data::files::MappedFile;
 use kiln_data::files::open_file;
 use kiln_model::hf::{ElementType, FileTensor};
 use pickle::Described;
 
 use super::FolderError;
-use crate::files::MappedFile;
 
 const BIG_ENDIAN: &str = "has big-endian elements, which are not supported; save it again on a little-endian machine";
 

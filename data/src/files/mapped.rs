@@ -8,11 +8,14 @@ use memmap2::Mmap;
 
 /// A mapped file.
 #[derive(Debug)]
-pub(crate) struct MappedFile(Mmap);
+pub struct MappedFile(Mmap);
 
 impl MappedFile {
     /// Maps `file`.
-    pub(crate) fn of(file: &File) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// If the system cannot map the file.
+    pub fn of(file: &File) -> io::Result<Self> {
         // SAFETY: a map is sound as long as nobody changes the file. Nobody should rewrite the files of a model in place while
         // they are read; Kiln itself replaces whole folders. All bytes are valid input: they are read as numbers or checked as
         // UTF-8.
@@ -21,13 +24,14 @@ impl MappedFile {
         Ok(Self(map))
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// The bytes of the file.
+    pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// Gives the memory of all pages that have been read back to the system. Whoever reads one again gets it from the file, or
     /// from the system's cache of it. Only memory is saved, so systems without this call need none.
-    pub(crate) fn release(&self) {
+    pub fn release(&self) {
         #[cfg(unix)]
         {
             // SAFETY: the map is of a file and is never written through. Its pages are filled again with the bytes of the same
