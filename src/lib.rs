@@ -25,9 +25,9 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `files` writing files safely · `terminal` text without control characters · `units` numbers for people |
+//! | 0 | `files` writing files safely · `units` numbers for people |
 //! | 1 | [`config`] the settings of a run · [`metrics`] the measurements of a run |
-//! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` optimizers and schedules · `logging` console, JSON lines, TensorBoard · `distributed` several processes: who they are, their link, their launcher |
+//! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` optimizers and schedules · `logging` console, JSON lines, TensorBoard |
 //! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically |
 //! | 4 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
 //! | 5 | [`train`] the loop, its steps and its state |
@@ -76,8 +76,6 @@ pub mod cli;
 pub mod dataset;
 #[doc(hidden)]
 pub mod diagnose;
-#[doc(hidden)]
-pub mod distributed;
 mod files;
 #[doc(hidden)]
 pub mod logging;
@@ -85,13 +83,14 @@ pub mod logging;
 pub mod optim;
 #[doc(hidden)]
 pub mod report;
-mod terminal;
 mod units;
 
 pub use config::Config;
 pub use eval::Model;
 #[doc(hidden)]
 pub use kiln_interchange::{gguf, hugging_face};
+#[doc(hidden)]
+pub use kiln_ranks as distributed;
 pub use run::Run;
 
 /// Compiles the Rust code of the README.

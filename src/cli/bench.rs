@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use burn::tensor::{Device, FloatDType};
+use kiln_ranks::Ranks;
 use serde_json::{Value, json};
 
 pub(super) use self::chosen::ChosenArgs;
@@ -24,7 +25,6 @@ use crate::diagnose::peer::Peer;
 use crate::diagnose::replay::compare;
 use crate::diagnose::step_time::{Effort, measure};
 use crate::diagnose::workload::{NAMES, Workload};
-use crate::distributed::Ranks;
 use crate::logging::print::stdout_line;
 
 /// Steps that `--capture` compares.

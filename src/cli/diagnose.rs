@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use kiln_ranks::Ranks;
 use serde_json::json;
 
 use super::config_args::ConfigArgs;
@@ -17,7 +18,6 @@ use crate::diagnose::elimination::{
     Check, Diagnosis, Effort, Event, Limits, Subject, Test, bottleneck, causes, checks, diagnose,
 };
 use crate::diagnose::ledger::{dtype_name, parse_size};
-use crate::distributed::Ranks;
 use crate::logging::print::{over_line, stderr_line, stdout_line};
 
 /// Measures the parts of a training step one by one, and names the bottleneck

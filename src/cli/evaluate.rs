@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use kiln_data::Packing;
+use kiln_ranks::Ranks;
 use serde_json::{Value, json};
 
 use super::config_args::GenerateArgs;
@@ -17,7 +18,6 @@ use crate::config::ConfigError;
 use crate::config::task::{Reads, traits_of};
 use crate::dataset::text::Division;
 use crate::device::DeviceChoice;
-use crate::distributed::Ranks;
 use crate::eval::{ClassScore, ClassScores, EntityScores, ValidationLoss, bleu, chrf};
 use crate::logging::print::{stderr_line, stdout_line, stdout_text};
 use crate::run::{Scores, Scoring, TrainedModel};

@@ -6,13 +6,13 @@ use kiln_data::Error as DataError;
 use kiln_interchange::gguf::GgufError;
 use kiln_interchange::hugging_face::FolderError;
 use kiln_model::hf::HfError;
+use kiln_ranks::{DevicesError, WorldError};
 
 use super::error::{NotUtf8, Usage};
 use crate::checkpoint::{CheckpointError, NotTheSameRun};
 use crate::config::ConfigError;
 use crate::device::{DeviceError, PrecisionError};
 use crate::diagnose::workload::ShapeError;
-use crate::distributed::{DevicesError, WorldError};
 use crate::files::FileError;
 use crate::generate::GenerateError;
 use crate::report::history::HistoryError;

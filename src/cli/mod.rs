@@ -39,12 +39,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
+use kiln_ranks::terminal::clean;
 
 use crate::checkpoint;
 use crate::config::Config;
 use crate::device::take_kernel_notes;
 use crate::logging::print::stderr_line;
-use crate::terminal::clean;
 
 /// Trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 #[derive(Debug, Parser)]

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use kiln_ranks::Ranks;
 
 use super::config_args::ConfigArgs;
 use super::together::{DevicesArgs, Part, Role};
 use crate::diagnose::profile::{
     HostRow, MemoryLine, MemoryPoint, Profile, RankRow, RoofSource, Row, RowWork, Schedule, take,
 };
-use crate::distributed::Ranks;
 use crate::files::replace_file;
 use crate::logging::print::{stderr_line, stdout_line};
 use crate::report::{memory_line, roofline};

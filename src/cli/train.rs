@@ -13,9 +13,9 @@ use anyhow::Result;
 use kiln_model::Transformer;
 
 pub(super) use args::Args;
+use kiln_ranks::Link;
 
 use super::together::{Part, Role};
-use crate::distributed::Link;
 use crate::eval::Model;
 use crate::logging::console::print_line;
 use crate::train::Ended;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use kiln_ranks::{Phase, Ranks};
 use serde_json::{Value, json};
 
 use super::config_args::GenerateArgs;
@@ -12,7 +13,6 @@ use super::error::Usage;
 use super::lines::{Chunks, note_age, one_line, shell_word};
 use super::together::{DevicesArgs, Role};
 use crate::device::DeviceChoice;
-use crate::distributed::{Phase, Ranks};
 use crate::generate::{GenerateError, Hypothesis, Translator};
 use crate::logging::print::results;
 use crate::run::{TrainedModel, compare_use};

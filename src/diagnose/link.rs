@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use burn::tensor::{DType, Device, Tensor};
-
-use crate::distributed::Ranks;
+use kiln_ranks::Ranks;
 
 /// Sizes of the whole tensor that are measured, MiB. The largest is the gradient of GPT-2 124M in f32.
 const SIZES_MIB: [usize; 4] = [4, 40, 200, 498];

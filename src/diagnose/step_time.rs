@@ -7,10 +7,10 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, FloatDType};
 use kiln_kernels::Settings;
 use kiln_model::flops::{TrainSetting, train_bytes};
+use kiln_ranks::Ranks;
 
 use super::workload::{Workload, effective_tokens};
 use crate::config::Capture;
-use crate::distributed::Ranks;
 use crate::metrics::deferred::Measures;
 use crate::train::{CapturedSteps, TrainState, compile_step};
 

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Tensor, Transaction};
 use kiln_data::HostBatch;
+use kiln_ranks::{Phase, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::entities::{EntityCounts, EntityScores, Tags};
 use super::ratio::{f1, ratio};
 use super::{Model, ValidationLoss};
 use crate::device::upload;
-use crate::distributed::{Phase, Ranks};
 use crate::metrics::host_sync;
 
 /// Scores of predicted classes.

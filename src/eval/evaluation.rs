@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use kiln_data::Example;
+use kiln_ranks::Ranks;
 
 use super::bleu::{Bleu, corpus_bleu};
 use super::chrf::corpus_chrf;
-use crate::distributed::Ranks;
 use crate::generate::Translator;
 
 /// Scores of generated text.

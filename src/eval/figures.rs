@@ -6,11 +6,11 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Tensor};
 use kiln_data::HostBatch;
 use kiln_model::DropoutStream;
+use kiln_ranks::Ranks;
 
 use super::loss::{VALIDATION_MASKS, in_order, numbered};
 use super::{Masking, Model, ValidationLoss};
 use crate::device::upload;
-use crate::distributed::Ranks;
 use crate::metrics::host_sync;
 
 /// Sums of a loss: the loss, the negative log-likelihood and the number of labels.

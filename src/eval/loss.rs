@@ -6,12 +6,12 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
 use kiln_data::HostBatch;
 use kiln_model::{DropoutStream, PreferenceSums};
+use kiln_ranks::{Phase, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::masking::NOT_MASKED;
 use super::{Masking, Model};
 use crate::device::upload;
-use crate::distributed::{Phase, Ranks};
 use crate::metrics::host_sync;
 
 /// Seed of the masks of every validation. All validations mask the same tokens, in runs with other seeds too, so their

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kiln_ranks::terminal::clean;
 
 use super::pulse::Pulse;
 use super::trend::Trend;
 use super::wrap::for_stderr;
 use super::{Activity, Extent, Record, Sink};
 use crate::metrics::{ValidationMetrics, WindowMetrics};
-use crate::terminal::clean;
 use crate::units::{duration, thousands};
 
 /// Least time between plain lines; `metrics.jsonl` has every step.

@@ -6,16 +6,15 @@
 
 pub mod deferred;
 pub mod hardware;
-pub mod host_sync;
 pub mod outliers;
 pub mod span;
 pub mod throughput;
-pub mod timeline;
 mod validation;
 
 use serde::{Deserialize, Serialize};
 
 pub use hardware::{DeviceMemory, DeviceTime, GpuUse, HostMemory};
+pub use kiln_ranks::{host_sync, timeline};
 pub use outliers::Outliers;
 pub use span::{HostTimes, Span, SpanClock, SpanTotals};
 pub use throughput::{Throughput, ThroughputMeter};

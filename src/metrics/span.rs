@@ -7,9 +7,8 @@
 use std::time::{Duration, Instant};
 
 use kiln_kernels::ranges::range;
+use kiln_ranks::timeline;
 use serde::{Deserialize, Serialize};
-
-use super::timeline;
 
 /// A phase of the training loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,5 +223,25 @@ mod tests {
         for (slot, span) in Span::ALL.into_iter().enumerate() {
             assert_eq!(span as usize, slot, "{}", span.name());
         }
+    }
+
+    #[test]
+    fn spans_of_a_clock_are_recorded_while_they_are_wanted() {
+        let mut clock = SpanClock::start();
+        clock.add(Span::Save, Duration::from_secs(1));
+        timeline::start();
+        clock.time(Span::Validate, || std::thread::sleep(Duration::from_millis(2)));
+        clock.add(Span::Save, Duration::from_millis(7));
+        let spans = timeline::stop();
+        clock.time(Span::Validate, || ());
+
+        // Other tests have clocks, too.
+        let length = |name| {
+            let of_name = spans.iter().filter(|span| span.name == name);
+            of_name.map(|span| span.ended - span.started).collect::<Vec<_>>()
+        };
+        assert!(length("save").contains(&Duration::from_millis(7)), "{spans:?}");
+        assert!(length("validate").iter().any(|length| *length >= Duration::from_millis(2)), "{spans:?}");
+        assert!(!length("save").contains(&Duration::from_secs(1)), "{spans:?}");
     }
 }

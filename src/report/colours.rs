@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
+use kiln_ranks::terminal::clean;
 use plotters::style::RGBColor;
-
-use crate::terminal::clean;
 
 /// The colours of curves on a light and on a dark page, distinct for colour-blind readers (Okabe and Ito 2008, darkened and
 /// lightened to a contrast of 3 and more).

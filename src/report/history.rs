@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use kiln_data::files::{MOST_LINE_BYTES, open_file};
+use kiln_ranks::terminal::in_one_line;
 use serde_json::Value;
 use thiserror::Error;
 
@@ -12,7 +13,6 @@ use super::catalogue::{FIGURES, Measure};
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::Config;
 use crate::logging::METRICS_FILE;
-use crate::terminal::in_one_line;
 
 /// A longer line is not one of Kiln's and is skipped, bytes.
 const LONGEST_LINE: u64 = 1 << 20;

@@ -9,6 +9,7 @@ use burn::tensor::Device;
 use kiln_data::built_in::numbers;
 use kiln_data::{BatchSource, CorpusConfig, Example, OnePass, PairCorpus, PairSource, PairTokenizers, RowReport};
 use kiln_model::Transformer;
+use kiln_ranks::{Phase, Ranks};
 
 use super::error::RunError;
 use super::ranks::compare_use;
@@ -19,7 +20,6 @@ use crate::dataset::built_in;
 use crate::dataset::labelled::valid_rows;
 use crate::dataset::pairs::{open_cache, translatable};
 use crate::dataset::text::{Division, OpenedText, valid_text};
-use crate::distributed::{Phase, Ranks};
 use crate::eval::{ClassScores, Evaluation, Masking, ValidationLoss, class_scores, evaluate, validation_loss};
 use crate::generate::Translator;
 

@@ -46,11 +46,12 @@ pub use trained_model::{TrainedModel, WhichWeights};
 #[cfg(test)]
 pub(crate) use weights::start_from;
 
+use kiln_ranks::{Link, Ranks};
+
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::{Config, Sources, load};
 use crate::dataset::RunData;
 use crate::device::DeviceChoice;
-use crate::distributed::{Link, Ranks};
 use crate::eval::Model;
 use crate::generate::{Continuation, Filled, MaskFiller, TextGenerator, Translator};
 use crate::train::{Outcome, Signals};

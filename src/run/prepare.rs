@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use burn::tensor::Device;
 use kiln_data::Position;
+use kiln_ranks::{Link, Ranks};
 
 use super::Run;
 use super::error::RunError;
@@ -21,7 +22,6 @@ use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, Weights, find_resu
 use crate::config::Config;
 use crate::dataset::RunData;
 use crate::dataset::labelled::take_classes;
-use crate::distributed::{Link, Ranks};
 
 /// A run that holds its lock and has its data: ready to [`start`](Self::start).
 pub struct Prepared {

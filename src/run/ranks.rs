@@ -5,12 +5,12 @@ use std::sync::OnceLock;
 
 use anyhow::Result;
 use kiln_data::files::read_file;
+use kiln_ranks::Ranks;
 
 use super::trained_model::TrainedModel;
 use crate::checkpoint::{MANIFEST_FILE, Resume, fields, is_within};
 use crate::config::{Config, GenerateConfig};
 use crate::dataset::RunData;
-use crate::distributed::Ranks;
 
 /// Keys that may differ from rank to rank: where a machine has its files, and how it reads them.
 const OWN: [&str; 5] = ["data.train", "data.valid", "data.cache_dir", "loader.num_workers", "loader.prefetch_factor"];

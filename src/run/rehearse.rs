@@ -1,6 +1,7 @@
 //! A run whose steps are looked at, and which leaves nothing behind.
 
 use anyhow::{Context, Result};
+use kiln_ranks::Ranks;
 use tempfile::TempDir;
 
 use super::Run;
@@ -9,7 +10,6 @@ use super::plan::Plan;
 use super::prepare::refuse_for_devices;
 use super::ranks::compare;
 use crate::config::Config;
-use crate::distributed::Ranks;
 use crate::logging::Logging;
 use crate::optim::Groups;
 use crate::train::{Setup, Signals, Trainer, Validation};

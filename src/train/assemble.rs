@@ -7,6 +7,7 @@ use burn::tensor::Device;
 use kiln_data::{BatchSource, Loader, Rank};
 use kiln_kernels::Settings;
 use kiln_model::{TransformerConfig, is_adapter, is_learned_prompt};
+use kiln_ranks::Ranks;
 
 use super::capture::CapturedSteps;
 use super::due::Saving;
@@ -23,7 +24,6 @@ use crate::checkpoint::{Checkpoints, NamedTensor, Resume, lasting_fields, run_of
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::device::{compute_dtype, peak_flops_per_sec};
-use crate::distributed::Ranks;
 use crate::eval::{Hiding, Masking, Model};
 use crate::optim::ParamEntry;
 use crate::units::thousands;

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use burn::tensor::{FloatDType, Tensor};
 use kiln_kernels::optim::StepNumbers;
+use kiln_ranks::Ranks;
 
 use crate::config::Config;
-use crate::distributed::Ranks;
 use crate::optim::{FlatGradients, FlatOptimizer, Outer, Slices};
 
 /// What the ranks exchange.

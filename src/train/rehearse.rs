@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use kiln_data::Shape;
+use kiln_ranks::Phase;
 
 use super::trainer::Trainer;
-use crate::distributed::Phase;
 use crate::eval::Model;
 use crate::metrics::deferred::StepFacts;
 use crate::metrics::host_sync;

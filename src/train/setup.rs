@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicBool;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Example};
 use kiln_model::ActivationCheckpointing;
+use kiln_ranks::Ranks;
 
 use crate::checkpoint::NamedTensor;
 use crate::config::Config;
 use crate::dataset::Vocabulary;
-use crate::distributed::Ranks;
 use crate::logging::Logging;
 use crate::optim::Groups;
 

@@ -6,13 +6,13 @@ use burn::tensor::{Device, FloatDType};
 use kiln_data::{Position, Shape};
 use kiln_kernels::optim::{Counters, LossScaling};
 use kiln_model::{ActivationCheckpointing, Transformer, TransformerConfig};
+use kiln_ranks::Ranks;
 
 use super::exchange::{Exchange, LocalSteps};
 use crate::checkpoint::{
     Best, CheckpointError, LossScale, NamedTensor, Patience, Replicas, Snapshot, flat_states, flat_tensor, load_model,
 };
 use crate::config::{Config, LossScaleConfig, NonFinite};
-use crate::distributed::Ranks;
 use crate::eval::{Hiding, Masking, Model};
 use crate::optim::{Ema, FlatOptimizer, Frozen, Groups, LearningRate, ParamTable, Setup, Slices};
 

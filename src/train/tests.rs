@@ -38,10 +38,10 @@ use crate::checkpoint::{Checkpoints, MODEL_FILE, NotTheSameRun, Pointer, Resume,
 use crate::config::{Config, OptimConfig, OptimizerChoice, Schedule, TrainConfig};
 use crate::dataset::Vocabulary;
 use crate::device::upload;
-use crate::distributed::Ranks;
 use crate::logging::{Logging, Record, Sink};
 use crate::optim::{AdamW, Groups};
 use corpora::{Corpora, Recorder, last_snapshot};
+use kiln_ranks::Ranks;
 
 /// A host batch from rows of token ids.
 fn host_batch(rows: &[(Vec<i32>, Vec<i32>)]) -> HostBatch {

@@ -1,10 +1,10 @@
 //! What the hosts of all ranks tell each other after each step: tokens, and whether to go on. No tensor is read.
 
 use anyhow::Result;
+use kiln_ranks::Ranks;
 use serde::{Deserialize, Serialize};
 
 use super::outcome::Ended;
-use crate::distributed::Ranks;
 use crate::metrics::StepMetrics;
 use crate::metrics::deferred::StepFacts;
 

@@ -8,6 +8,7 @@ use anyhow::{Result, anyhow};
 use kiln_data::panic_text;
 use kiln_kernels::Settings;
 use kiln_model::Transformer;
+use kiln_ranks::Phase;
 
 use super::best::new_best;
 use super::capture::CapturedSteps;
@@ -27,7 +28,6 @@ use super::together::Step;
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::device::is_cpu;
-use crate::distributed::Phase;
 use crate::eval::Model;
 use crate::logging::Activity;
 use crate::metrics::{RunMetrics, Span};

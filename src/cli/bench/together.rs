@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use kiln_kernels::collective::CollectiveTime;
+use kiln_ranks::{Link, Ranks};
 
 use super::chosen::LINK;
 use super::{Args, Bench, ms};
@@ -11,7 +12,6 @@ use crate::device::device_name;
 use crate::diagnose::link;
 use crate::diagnose::step_time::{StepTime, measure};
 use crate::diagnose::workload::Workload;
-use crate::distributed::{Link, Ranks};
 use crate::logging::print::stdout_line;
 
 /// Smaller collectives measure the latency, not the link.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use kiln_ranks::Link;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -14,7 +15,6 @@ use crate::cli::together::DevicesArgs;
 use crate::config::task::{TASKS, traits_of};
 use crate::config::{Base, Chosen, Config, ConfigError, DecayEnd, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
 use crate::device::DeviceChoice;
-use crate::distributed::Link;
 use crate::run::{Options, Run, RunError, TrainedModel, folder};
 use crate::units::thousands;
 

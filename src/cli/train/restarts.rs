@@ -9,12 +9,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use kiln_data::files::open_file;
+use kiln_ranks::launch::Signals;
 use serde_json::Value;
 
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::cli::exit::{BAD_DATA, INTERRUPTED, USAGE};
 use crate::cli::together::DevicesArgs;
-use crate::distributed::launch::Signals;
 use crate::logging::METRICS_FILE;
 use crate::logging::print::stderr_line;
 

@@ -10,11 +10,11 @@ use kiln_data::{
     BatchLayout, BatchSource, BatchWorker, EpochPlan, HostBatch, Loader, LoaderConfig, Order, Position, Rank, Shape,
 };
 use kiln_model::ActivationCheckpointing;
+use kiln_ranks::Ranks;
 
 use super::watch::Effort;
 use crate::config::{Capture, Config};
 use crate::dataset::RunData;
-use crate::distributed::Ranks;
 use crate::eval::{Hiding, Masking};
 use crate::metrics::SpanClock;
 use crate::train::feed::{Group, GroupFeed};

@@ -10,12 +10,12 @@ use std::time::Duration;
 use burn::tensor::Device;
 use kiln_data::{BatchSource, BatchWorker, EpochPlan, HostBatch, Order, Shape};
 use kiln_model::ActivationCheckpointing;
+use kiln_ranks::{Link, Ranks, World, free_port};
 use tempfile::TempDir;
 
 use super::*;
 use crate::config::{Config, presets};
 use crate::dataset::RunData;
-use crate::distributed::{Link, Ranks, World, free_port};
 
 /// A small model and its data.
 struct Place {

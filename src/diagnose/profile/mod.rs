@@ -18,6 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Result, ensure};
 use kiln_kernels::calls::Call;
 use kiln_model::flops::n_params;
+use kiln_ranks::Ranks;
 use serde::{Deserialize, Serialize};
 
 use self::gpu::{GpuRecords, Watching};
@@ -29,7 +30,6 @@ use self::rows::{Measured, rows};
 pub use self::trace::Trace;
 use super::ledger::dtype_name;
 use crate::device::{device_name, is_cpu};
-use crate::distributed::Ranks;
 use crate::metrics::Span;
 use crate::run::{Rehearsal, Run};
 use crate::units::thousands;

@@ -21,12 +21,12 @@ use anyhow::Result;
 use burn::tensor::Device;
 use kiln_data::BatchSource;
 use kiln_model::ActivationCheckpointing;
+use kiln_ranks::{Phase, Ranks};
 
 use self::fit::{Footprint, Freedom, fit};
 use super::state::TrainState;
 use crate::config::{Checkpointing, TrainConfig};
 use crate::device::is_cpu;
-use crate::distributed::{Phase, Ranks};
 use crate::eval::Model;
 use crate::logging::{Activity, Logging};
 

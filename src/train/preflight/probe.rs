@@ -9,9 +9,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 use burn::tensor::Device;
 use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape, panic_text};
+use kiln_ranks::Ranks;
 
 use crate::device::upload_split;
-use crate::distributed::Ranks;
 use crate::eval::{Model, validation_loss};
 use crate::metrics::host_sync::waiting;
 use crate::optim::FlatGradients;

@@ -3,10 +3,10 @@
 use std::thread;
 
 use kiln_data::{Loader, Rank};
+use kiln_ranks::{Link, World, free_port};
 
 use super::*;
 use crate::checkpoint::NamedTensor;
-use crate::distributed::{Link, World, free_port};
 
 /// Trains on `size` ranks until the end, or until rank `stopper` has reported step `stop_at`. Returns the outcome and the
 /// records of each rank.

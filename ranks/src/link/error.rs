@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::distributed::limits::Phase;
+use crate::limits::Phase;
 use crate::terminal::clean;
 
 /// Longest reason that travels to the other ranks, in bytes.

@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Link, Phase, share_gpus};
-use crate::metrics::host_sync::waiting;
-use crate::metrics::timeline;
+use crate::host_sync::waiting;
+use crate::timeline;
 
 /// This process among the processes that train one model: or alone.
 ///

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::numa;
-use crate::distributed::devices::DeviceName;
+use crate::devices::DeviceName;
 
 /// The CPUs of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]

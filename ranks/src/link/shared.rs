@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::channel::{Beat, Channel, Message};
 use super::error::{LinkError, Peer};
-use crate::distributed::limits::Phase;
+use crate::limits::Phase;
 
 /// Called once when the run fails.
 pub(super) type Handler = Box<dyn Fn(&LinkError) + Send>;

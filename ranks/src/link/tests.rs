@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle, sleep};
 use anyhow::anyhow;
 
 use super::*;
-use crate::distributed::ports::free_port;
+use crate::ports::free_port;
 
 /// The worlds of `size` ranks on a port of their own.
 fn worlds(size: usize) -> Vec<World> {

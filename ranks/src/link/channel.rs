@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::LinkError;
 use super::message::{MAX_MESSAGE, encode, read_available, take, write_available};
-use crate::distributed::limits::Phase;
+use crate::limits::Phase;
 
 /// Unsent bytes beyond which nothing more is queued: the other side does not read.
 const MAX_UNSENT: usize = 4 * MAX_MESSAGE;

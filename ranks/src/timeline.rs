@@ -10,7 +10,7 @@ static SPANS: Mutex<Vec<TimedSpan>> = Mutex::new(Vec::new());
 /// A span with its place in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimedSpan {
-    /// What the thread did, see [`Span::name`](super::Span::name).
+    /// What the thread did, the name of a span.
     pub name: &'static str,
     /// When it began.
     pub started: Instant,
@@ -39,7 +39,7 @@ pub fn time<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
 }
 
 /// Records a span, if spans are recorded.
-pub(super) fn record(name: &'static str, started: Instant, ended: Instant) {
+pub fn record(name: &'static str, started: Instant, ended: Instant) {
     if IS_ON.load(Ordering::Relaxed) {
         lock().push(TimedSpan { name, started, ended });
     }
@@ -47,32 +47,4 @@ pub(super) fn record(name: &'static str, started: Instant, ended: Instant) {
 
 fn lock() -> MutexGuard<'static, Vec<TimedSpan>> {
     SPANS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::metrics::{Span, SpanClock};
-
-    #[test]
-    fn spans_of_a_clock_are_recorded_while_they_are_wanted() {
-        let mut clock = SpanClock::start();
-        clock.add(Span::Save, Duration::from_secs(1));
-        start();
-        clock.time(Span::Validate, || std::thread::sleep(Duration::from_millis(2)));
-        clock.add(Span::Save, Duration::from_millis(7));
-        let spans = stop();
-        clock.time(Span::Validate, || ());
-
-        // Other tests have clocks, too.
-        let length = |name| {
-            let of_name = spans.iter().filter(|span| span.name == name);
-            of_name.map(|span| span.ended - span.started).collect::<Vec<_>>()
-        };
-        assert!(length("save").contains(&Duration::from_millis(7)), "{spans:?}");
-        assert!(length("validate").iter().any(|length| *length >= Duration::from_millis(2)), "{spans:?}");
-        assert!(!length("save").contains(&Duration::from_secs(1)), "{spans:?}");
-    }
 }

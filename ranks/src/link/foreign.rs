@@ -6,8 +6,8 @@ use super::facts;
 use super::frame::{Header, Op};
 use super::hello::{Channel, Hello, Nonce, Reply};
 use super::message::{MAX_MESSAGE, encode, read, take};
-use crate::distributed::limits::Phase;
-use crate::distributed::world::World;
+use crate::limits::Phase;
+use crate::world::World;
 
 /// The number of rank 0's greeting.
 const GREETING: Nonce = [7; 32];

@@ -10,8 +10,8 @@ use super::error::{LinkError, Peer};
 use super::hello::{Channel, GREETING, Hello, Reply, answer, nonce_of};
 use super::message::{MAX_MESSAGE, invalid, read};
 use super::met::Met;
-use crate::distributed::limits::Phase;
-use crate::distributed::world::World;
+use crate::limits::Phase;
+use crate::world::World;
 
 /// To connect, and for each answer: rank 0 gives signs every two seconds.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);

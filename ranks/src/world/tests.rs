@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::*;
-use crate::distributed::limits::Phase;
+use crate::limits::Phase;
 
 fn read(variables: &str) -> Result<Option<World>, WorldError> {
     let variables: HashMap<&str, &str> =

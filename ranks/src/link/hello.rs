@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{LinkError, Peer};
 use super::message::{MAX_MESSAGE, encode, invalid, take};
-use crate::distributed::world::{Secret, World};
+use crate::world::{Secret, World};
 
 /// Changes when the bytes on the wire change their meaning.
 pub(super) const PROTOCOL: u32 = 1;
@@ -167,7 +167,7 @@ fn proof(secret: &Secret, parts: &[&[u8]]) -> Nonce {
 }
 
 /// Returns bytes that nobody can guess: the standard library seeds its hash maps from the system's random numbers.
-pub(in crate::distributed) fn random() -> Nonce {
+pub(crate) fn random() -> Nonce {
     let mut hasher = blake3::Hasher::new();
     for i in 0..4u8 {
         hasher.update(&RandomState::new().hash_one(i).to_le_bytes());

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::channel::{Beat, Channel, Message};
 use super::error::LinkError;
 use super::shared::{Shared, locked};
-use crate::distributed::limits::Limits;
-use crate::distributed::world::World;
+use crate::limits::Limits;
+use crate::world::World;
 
 /// How often the thread looks.
 const TICK: Duration = Duration::from_millis(100);

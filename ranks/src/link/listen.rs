@@ -10,8 +10,8 @@ use super::error::{LinkError, Peer};
 use super::hello::{Channel, Hello, MAX_HELLO, Nonce, Reply, Signed, answer, greeting, random};
 use super::message::{encode, read_available};
 use super::met::{Met, ranks_in_words};
-use crate::distributed::limits::Phase;
-use crate::distributed::world::World;
+use crate::limits::Phase;
+use crate::world::World;
 
 const PAUSE: Duration = Duration::from_millis(5);
 /// A connection that has not said hello by then is closed.
@@ -313,7 +313,7 @@ fn addresses_of(host: &str, port: u16) -> Vec<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::distributed::ports::free_port;
+    use crate::ports::free_port;
 
     /// Where rank 0 of a world listens, and its notes.
     fn listens(world: &World) -> (SocketAddr, Vec<String>) {

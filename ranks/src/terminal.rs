@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 /// Replaces what a terminal would act on: control characters other than line breaks and tabs, and marks that reorder text.
 /// All that Kiln prints passes through here.
-pub(crate) fn clean(text: &str) -> Cow<'_, str> {
+pub fn clean(text: &str) -> Cow<'_, str> {
     let is_acted_on = |c: char| acts(c) && c != '\n' && c != '\t';
     match text.contains(is_acted_on) {
         true => Cow::Owned(text.replace(is_acted_on, REPLACEMENT)),
@@ -14,7 +14,7 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
 }
 
 /// Does the same for a text that stands inside a line: what breaks lines becomes a space.
-pub(crate) fn in_one_line(text: &str) -> String {
+pub fn in_one_line(text: &str) -> String {
     let text = text.replace("\r\n", " ").replace(['\n', '\t', '\r', '\u{2028}', '\u{2029}'], " ");
     clean(&text).into_owned()
 }
