@@ -17,13 +17,13 @@ use kiln_interchange::hugging_face::{
 };
 use kiln_model::ClassHead;
 use kiln_model::hf::{self, Exported, ExportedAdapter, Family, TokenIds};
+use kiln_train::config::task::traits_of;
+use kiln_train::dataset::Vocabulary;
+use kiln_train::logging::print::{stderr_line, stdout_line};
+use kiln_train::run::{TrainedModel, WhichWeights};
 use serde_json::{Map, Value, json};
 
 use super::error::Usage;
-use crate::config::task::traits_of;
-use crate::dataset::Vocabulary;
-use crate::logging::print::{stderr_line, stdout_line};
-use crate::run::{TrainedModel, WhichWeights};
 
 /// Writes a checkpoint as a Hugging Face model folder, or as a GGUF file for llama.cpp
 ///

@@ -19,18 +19,17 @@ use kiln_interchange::hugging_face::{
 use kiln_model::flops::n_params;
 use kiln_model::hf::{self, Imported, TokenIds};
 use kiln_model::{ClassHead, TransformerConfig};
+use kiln_train::checkpoint::{RUN_CONFIG_FILE, StoredFile, Weights};
+use kiln_train::config::task::{Reads, TASKS, traits_of};
+use kiln_train::config::{Config, Preset, Task};
+use kiln_train::dataset::Vocabulary;
+use kiln_train::generate::TokenRules;
+use kiln_train::logging::print::{stderr_line, stdout_line};
+use kiln_train::run::{NewRun, folder};
 use languages::Languages;
 use serde_json::{Map, Value, json};
 use tokenizer_settings::PUBLISHED;
 use tokenizers::Tokenizers;
-
-use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile, Weights};
-use crate::config::task::{Reads, TASKS, traits_of};
-use crate::config::{Config, Preset, Task};
-use crate::dataset::Vocabulary;
-use crate::generate::TokenRules;
-use crate::logging::print::{stderr_line, stdout_line};
-use crate::run::{NewRun, folder};
 
 /// Makes a run from a Hugging Face model folder
 ///

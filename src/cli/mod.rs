@@ -40,11 +40,10 @@ use anyhow::Result;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use kiln_ranks::terminal::clean;
-
-use crate::checkpoint;
-use crate::config::Config;
-use crate::device::take_kernel_notes;
-use crate::logging::print::stderr_line;
+use kiln_train::checkpoint;
+use kiln_train::config::Config;
+use kiln_train::device::take_kernel_notes;
+use kiln_train::logging::print::stderr_line;
 
 /// Trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 #[derive(Debug, Parser)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
+use kiln_train::train::Signals;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::cli::exit::INTERRUPTED;
-use crate::train::Signals;
 #[cfg(unix)]
 use kiln_ranks::launch::hang_up_is_ignored;
 
