@@ -22,7 +22,7 @@
 //! # The map
 //!
 //! This crate is the command and the door: `cli` has one file per subcommand, and everything else comes from the crates below.
-//! The modules that this page names are those of `kiln-train`.
+//! The modules that this page names belong to `kiln-train`.
 //!
 //! | crate | folder | holds |
 //! |---|---|---|

@@ -15,7 +15,7 @@
 //! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` optimizers and schedules · `logging` console, JSON lines, TensorBoard |
 //! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically |
 //! | 4 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
-//! | 5 | [`mod@train`] the loop, its steps and its state |
+//! | 5 | [`train`] the loop, its steps and its state |
 //! | 6 | [`run`] the life of a run: folder, lock, start, resume |
 
 // The interface.
