@@ -21,29 +21,25 @@
 //!
 //! # The map
 //!
-//! By layer, lowest first. A module imports only from lower layers:
+//! This crate is the command and the door: `cli` has one file per subcommand, and everything else comes from the crates below.
+//! The modules that this page names belong to `kiln-train`.
 //!
-//! | layer | modules |
-//! |---|---|
-//! | 0 | `files` writing files safely · `terminal` text without control characters · `units` numbers for people |
-//! | 1 | [`config`] the settings of a run · [`metrics`] the measurements of a run |
-//! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` optimizers and schedules · `logging` console, JSON lines, TensorBoard · `distributed` several processes: who they are, their link, their launcher |
-//! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically · `hugging_face` folders of `transformers` · `gguf` files of llama.cpp |
-//! | 4 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
-//! | 5 | [`train`] the loop, its steps and its state |
-//! | 6 | [`run`] the life of a run: folder, lock, start, resume |
-//! | 7 | `diagnose` speed and precision, compared with PyTorch and f32 |
-//! | 8 | `report` pages and pictures of runs |
-//! | 9 | `cli` one file per subcommand |
+//! | crate | folder | holds |
+//! |---|---|---|
+//! | `kiln-lab` | `lab/` | `diagnose`: speed and precision · `report`: pages and pictures of runs |
+//! | `kiln-train` | `train/` | configuration, data sets, optimizers, loop, checkpoints, runs |
+//! | `kiln-ranks` | `ranks/` | several processes: who they are, their link, their launcher |
+//! | `kiln-interchange` | `interchange/` | folders of `transformers`, files of llama.cpp |
+//! | `kiln-model`, `kiln-kernels` | `model/` | the Transformers and their operators |
+//! | `kiln-data` | `data/` | text to host batches, without Burn |
 //!
-//! The crates below: `kiln-data` (text -> host batches, without Burn), `kiln-model` (the Transformers) and
-//! `kiln-kernels` (their operators). Data flows one way:
+//! Data flows one way:
 //!
 //! ```text
 //! text -> Example -> token ids -> cache -> HostBatch      kiln-data
-//!                            HostBatch -upload-> Batch    device
+//!                            HostBatch -upload-> Batch    kiln-train, device
 //!                  Batch -Transformer-> hidden -> loss    kiln-model
-//!   loss -> gradients -> accumulate -> clip -> optimizer  train, optim
+//!   loss -> gradients -> accumulate -> clip -> optimizer  kiln-train, train and optim
 //! ```
 //!
 //! # Invariants
@@ -58,43 +54,22 @@
 //! 6. A checkpoint is complete or invisible, and a resumed run continues bit for bit on the CPU.
 //! 7. Errors name bad input: where it is, what was found, and what to do. Nothing is silently truncated or dropped.
 
-// The interface.
-pub mod config;
-pub mod device;
-pub mod eval;
-pub mod generate;
-pub mod metrics;
-pub mod run;
-pub mod train;
-
-// What the binary, the benches, the fuzz targets and the tests need, too.
-#[doc(hidden)]
-pub mod checkpoint;
+// What the binary and the tests need, too.
 #[doc(hidden)]
 pub mod cli;
-#[doc(hidden)]
-pub mod dataset;
-#[doc(hidden)]
-pub mod diagnose;
-#[doc(hidden)]
-pub mod distributed;
-mod files;
-#[doc(hidden)]
-pub mod gguf;
-#[doc(hidden)]
-pub mod hugging_face;
-#[doc(hidden)]
-pub mod logging;
-#[doc(hidden)]
-pub mod optim;
-#[doc(hidden)]
-pub mod report;
-mod terminal;
-mod units;
 
-pub use config::Config;
-pub use eval::Model;
-pub use run::Run;
+// The interface.
+#[doc(inline)]
+pub use kiln_train::{Config, Model, Run, config, device, eval, generate, metrics, run, train};
+// What the benches, the fuzz targets and the tests need, too.
+#[doc(hidden)]
+pub use kiln_interchange::{gguf, hugging_face};
+#[doc(hidden)]
+pub use kiln_lab::{diagnose, report};
+#[doc(hidden)]
+pub use kiln_ranks as distributed;
+#[doc(hidden)]
+pub use kiln_train::{checkpoint, dataset, logging, optim};
 
 /// Compiles the Rust code of the README.
 #[cfg(doctest)]

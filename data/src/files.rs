@@ -1,9 +1,13 @@
 //! Opening files in folders that somebody else may have made: no symbolic link leads a write astray, and where a file is
 //! meant nothing else is opened.
 
+mod mapped;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::path::Path;
+
+pub use mapped::MappedFile;
 
 /// Most bytes of a file that is read into memory at once and describes something: settings, a vocabulary, a manifest.
 /// The largest published `tokenizer.json` has 35 MB.

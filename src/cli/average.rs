@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kiln_data::files::read_text;
+use kiln_train::checkpoint::{Best, Checkpoints, RUN_CONFIG_FILE, Score, average, folder_name};
+use kiln_train::config::{BestMetric, Config};
+use kiln_train::logging::METRICS_FILE;
+use kiln_train::logging::print::{stderr_line, stdout_line};
+use kiln_train::run::{NewRun, RunError, folder};
 use serde_json::Value;
 
 use super::error::Usage;
-use crate::checkpoint::{Best, Checkpoints, RUN_CONFIG_FILE, Score, average, folder_name};
-use crate::config::{BestMetric, Config};
-use crate::logging::METRICS_FILE;
-use crate::logging::print::{stderr_line, stdout_line};
-use crate::run::{NewRun, RunError, folder};
 
 /// Averages the weights of a run's last or best checkpoints
 ///

@@ -11,21 +11,21 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use burn::tensor::{Device, FloatDType};
+use kiln_lab::diagnose::bench_record::BenchRecord;
+use kiln_lab::diagnose::operators::{Peaks, measure as measure_operators, measure_compared};
+use kiln_lab::diagnose::peer::Peer;
+use kiln_lab::diagnose::replay::compare;
+use kiln_lab::diagnose::step_time::{Effort, measure};
+use kiln_lab::diagnose::workload::{NAMES, Workload};
+use kiln_ranks::Ranks;
+use kiln_train::config::Precision;
+use kiln_train::device::{self, DeviceChoice};
+use kiln_train::logging::print::stdout_line;
 use serde_json::{Value, json};
 
 pub(super) use self::chosen::ChosenArgs;
 use super::error::Usage;
 use super::together::{Role, begin};
-use crate::config::Precision;
-use crate::device::{self, DeviceChoice};
-use crate::diagnose::bench_record::BenchRecord;
-use crate::diagnose::operators::{Peaks, measure as measure_operators, measure_compared};
-use crate::diagnose::peer::Peer;
-use crate::diagnose::replay::compare;
-use crate::diagnose::step_time::{Effort, measure};
-use crate::diagnose::workload::{NAMES, Workload};
-use crate::distributed::Ranks;
-use crate::logging::print::stdout_line;
 
 /// Steps that `--capture` compares.
 const COMPARED_STEPS: usize = 24;

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kiln_data::{ChatMessage, ChatTemplate, Role, SpecialEncoder};
+use kiln_train::config::GenerateConfig;
+use kiln_train::generate::{Conversation, TextGenerator};
+use kiln_train::logging::print::{over_line, results, stderr_line};
+use kiln_train::run::TrainedModel;
 
 use super::config_args::{DeviceArgs, GenerateArgs, checked};
 use super::error::Usage;
 use super::lines::{note_age, read_lines};
-use crate::config::GenerateConfig;
-use crate::generate::{Conversation, TextGenerator};
-use crate::logging::print::{over_line, results, stderr_line};
-use crate::run::TrainedModel;
 
 const COMMANDS: &str =
     "/reset forgets the conversation, /system TEXT begins a new one with these instructions, /exit ends";

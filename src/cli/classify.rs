@@ -5,16 +5,16 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kiln_data::{LabelledInput, Task};
+use kiln_train::config::GenerateConfig;
+use kiln_train::config::task::{Classes, traits_of};
+use kiln_train::generate::{ClassPredictor, Classified};
+use kiln_train::logging::print::{results, stderr_line};
+use kiln_train::run::TrainedModel;
 use serde_json::{Map, Value, json};
 
 use super::config_args::{DeviceArgs, checked};
 use super::error::Usage;
 use super::lines::{Chunks, note_age, note_lacking, one_line};
-use crate::config::GenerateConfig;
-use crate::config::task::{Classes, traits_of};
-use crate::generate::{ClassPredictor, Classified};
-use crate::logging::print::{results, stderr_line};
-use crate::run::TrainedModel;
 
 /// Lines that are classified together.
 const LINES_PER_CHUNK: usize = 1000;

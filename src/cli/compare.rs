@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use kiln_lab::diagnose::compare::{Comparison, Losses};
+use kiln_lab::diagnose::run_record::{MEASURES, Measured, RunRecord, different_keys};
+use kiln_train::config::Task;
+use kiln_train::config::task::traits_of;
+use kiln_train::logging::print::stdout_line;
+use kiln_train::units::{duration, thousands};
 
 use super::error::Usage;
-use crate::config::Task;
-use crate::config::task::traits_of;
-use crate::diagnose::compare::{Comparison, Losses};
-use crate::diagnose::run_record::{MEASURES, Measured, RunRecord, different_keys};
-use crate::logging::print::stdout_line;
-use crate::units::{duration, thousands};
 
 /// Compares runs: configurations, losses, scores and speed
 ///

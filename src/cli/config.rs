@@ -1,10 +1,10 @@
 //! `kiln config`: a configuration file with a comment for each key.
 
 use anyhow::Result;
+use kiln_train::config::{Sources, resolve};
+use kiln_train::logging::print::stdout_text;
 
 use super::config_args::{ConfigArgs, DeviceArgs};
-use crate::config::{Sources, resolve};
-use crate::logging::print::stdout_text;
 
 /// Prints a configuration file that describes every key
 ///

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use clap::Args;
-
-use super::pool;
-use crate::config::{
+use kiln_train::config::{
     Config, ConfigError, EarlyStopping, GenerateConfig, LengthNormalization, Preset, Resolved, Sources, resolve,
 };
-use crate::device::{DeviceChoice, DeviceError, gpu_hint, machine_of};
-use crate::logging::print::stderr_line;
+use kiln_train::device::{DeviceChoice, DeviceError, gpu_hint, machine_of};
+use kiln_train::logging::print::stderr_line;
+
+use super::pool;
 
 /// The configuration. A file overrides the preset, and `--set` overrides both.
 #[derive(Debug, Clone, Default, Args)]

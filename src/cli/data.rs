@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Subcommand;
+use kiln_lab::diagnose::data_stats::{Batching, DataStats, Lengths};
+use kiln_lab::report::histogram;
+use kiln_train::checkpoint::RUN_CONFIG_FILE;
+use kiln_train::device::DeviceChoice;
+use kiln_train::files::replace_file;
+use kiln_train::logging::print::{stderr_line, stdout_line};
+use kiln_train::run::{Options, Run};
+use kiln_train::units::{counted, thousands};
 
 use super::config_args::ConfigArgs;
-use crate::checkpoint::RUN_CONFIG_FILE;
-use crate::device::DeviceChoice;
-use crate::diagnose::data_stats::{Batching, DataStats, Lengths};
-use crate::files::replace_file;
-use crate::logging::print::{stderr_line, stdout_line};
-use crate::report::histogram;
-use crate::run::{Options, Run};
-use crate::units::{counted, thousands};
 
 /// Characters of the longest bar.
 const BAR: usize = 40;

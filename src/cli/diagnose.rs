@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use kiln_lab::diagnose::elimination::{
+    Check, Diagnosis, Effort, Event, Limits, Subject, Test, bottleneck, causes, checks, diagnose,
+};
+use kiln_lab::diagnose::ledger::{dtype_name, parse_size};
+use kiln_ranks::Ranks;
+use kiln_train::device::device_name;
+use kiln_train::logging::print::{over_line, stderr_line, stdout_line};
 use serde_json::json;
 
 use super::config_args::ConfigArgs;
 use super::error::Usage;
 use super::together::{DevicesArgs, Part, Role};
-use crate::device::device_name;
-use crate::diagnose::elimination::{
-    Check, Diagnosis, Effort, Event, Limits, Subject, Test, bottleneck, causes, checks, diagnose,
-};
-use crate::diagnose::ledger::{dtype_name, parse_size};
-use crate::distributed::Ranks;
-use crate::logging::print::{over_line, stderr_line, stdout_line};
 
 /// Measures the parts of a training step one by one, and names the bottleneck
 ///

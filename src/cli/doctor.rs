@@ -10,11 +10,10 @@ use anyhow::Result;
 use burn::tensor::Device;
 use kiln_kernels::{KernelSet, product_kernels};
 
+use kiln_train::device::{self, DeviceChoice};
+use kiln_train::logging::print::stdout_text;
 use libraries::{CUDA_HEADERS, find_cuda_headers, find_library, find_llvm, nvidia_gpus};
 use report::{Finding, Report};
-
-use crate::device::{self, DeviceChoice};
-use crate::logging::print::stdout_text;
 
 /// Checks device, driver, libraries and build
 ///

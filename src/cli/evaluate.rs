@@ -7,20 +7,20 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use kiln_data::Packing;
+use kiln_ranks::Ranks;
+use kiln_train::config::ConfigError;
+use kiln_train::config::task::{Reads, traits_of};
+use kiln_train::dataset::text::Division;
+use kiln_train::device::DeviceChoice;
+use kiln_train::eval::{ClassScore, ClassScores, EntityScores, ValidationLoss, bleu, chrf};
+use kiln_train::logging::print::{stderr_line, stdout_line, stdout_text};
+use kiln_train::run::{Scores, Scoring, TrainedModel};
 use serde_json::{Value, json};
 
 use super::config_args::GenerateArgs;
 use super::error::Usage;
 use super::lines::one_line;
 use super::together::{DevicesArgs, Role};
-use crate::config::ConfigError;
-use crate::config::task::{Reads, traits_of};
-use crate::dataset::text::Division;
-use crate::device::DeviceChoice;
-use crate::distributed::Ranks;
-use crate::eval::{ClassScore, ClassScores, EntityScores, ValidationLoss, bleu, chrf};
-use crate::logging::print::{stderr_line, stdout_line, stdout_text};
-use crate::run::{Scores, Scoring, TrainedModel};
 
 /// Scores a checkpoint on raw text
 ///
@@ -313,8 +313,9 @@ fn as_json(Scores { step, loss, n_bytes, division, translation, classes }: &Scor
 
 #[cfg(test)]
 mod tests {
+    use kiln_train::eval::{Evaluation, MaskedAccuracy};
+
     use super::*;
-    use crate::eval::{Evaluation, MaskedAccuracy};
 
     #[test]
     fn the_scores_are_printed_with_their_signatures() {

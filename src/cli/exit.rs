@@ -3,20 +3,20 @@
 use std::io;
 
 use kiln_data::Error as DataError;
+use kiln_interchange::gguf::GgufError;
+use kiln_interchange::hugging_face::FolderError;
+use kiln_lab::diagnose::workload::ShapeError;
+use kiln_lab::report::history::HistoryError;
 use kiln_model::hf::HfError;
+use kiln_ranks::{DevicesError, WorldError};
+use kiln_train::checkpoint::{CheckpointError, NotTheSameRun};
+use kiln_train::config::ConfigError;
+use kiln_train::device::{DeviceError, PrecisionError};
+use kiln_train::files::FileError;
+use kiln_train::generate::GenerateError;
+use kiln_train::run::RunError;
 
 use super::error::{NotUtf8, Usage};
-use crate::checkpoint::{CheckpointError, NotTheSameRun};
-use crate::config::ConfigError;
-use crate::device::{DeviceError, PrecisionError};
-use crate::diagnose::workload::ShapeError;
-use crate::distributed::{DevicesError, WorldError};
-use crate::files::FileError;
-use crate::generate::GenerateError;
-use crate::gguf::GgufError;
-use crate::hugging_face::FolderError;
-use crate::report::history::HistoryError;
-use crate::run::RunError;
 
 /// The command failed while running: a full disk, a device out of memory, a bug.
 pub const FAILED: u8 = 1;

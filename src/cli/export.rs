@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
 use kiln_data::{LabelledEncoder, TextTokenizer};
-use kiln_model::ClassHead;
-use kiln_model::hf::{self, ExportPlan, ExportedAdapter, Family, TokenIds};
-use serde_json::{Map, Value, json};
-
-use super::error::Usage;
-use crate::config::task::traits_of;
-use crate::dataset::Vocabulary;
-use crate::gguf::{self, GgufType, TokenizerFiles, write_gguf};
-use crate::hugging_face::{
+use kiln_interchange::gguf::{self, GgufType, TokenizerFiles, write_gguf};
+use kiln_interchange::hugging_face::{
     ADAPTER_CONFIG_FILE, CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE, TokenizerFile, write_adapter, write_model,
 };
-use crate::logging::print::{stderr_line, stdout_line};
-use crate::run::{TrainedModel, WhichWeights};
+use kiln_model::ClassHead;
+use kiln_model::hf::{self, ExportPlan, ExportedAdapter, Family, TokenIds};
+use kiln_train::config::task::traits_of;
+use kiln_train::dataset::Vocabulary;
+use kiln_train::logging::print::{stderr_line, stdout_line};
+use kiln_train::run::{TrainedModel, WhichWeights};
+use serde_json::{Map, Value, json};
+
+use super::error::Usage;
 
 /// Writes a checkpoint as a Hugging Face model folder, or as a GGUF file for llama.cpp
 ///

@@ -4,15 +4,15 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kiln_train::config::GenerateConfig;
+use kiln_train::generate::{Candidate, Filled, MaskFiller};
+use kiln_train::logging::print::results;
+use kiln_train::run::TrainedModel;
 use serde_json::{Value, json};
 
 use super::config_args::{DeviceArgs, checked};
 use super::error::Usage;
 use super::lines::{Chunks, note_age, note_lacking, one_line};
-use crate::config::GenerateConfig;
-use crate::generate::{Candidate, Filled, MaskFiller};
-use crate::logging::print::results;
-use crate::run::TrainedModel;
 
 /// Lines that are filled in together.
 const LINES_PER_CHUNK: usize = 1000;

@@ -5,15 +5,15 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kiln_train::config::GenerateConfig;
+use kiln_train::generate::{Continuation, TextGenerator};
+use kiln_train::logging::print::{results, stderr_line};
+use kiln_train::run::TrainedModel;
 use serde_json::json;
 
 use super::config_args::{DeviceArgs, GenerateArgs, checked};
 use super::error::Usage;
 use super::lines::{Chunks, note_age, note_lacking, shell_word};
-use crate::config::GenerateConfig;
-use crate::generate::{Continuation, TextGenerator};
-use crate::logging::print::{results, stderr_line};
-use crate::run::TrainedModel;
 
 /// Prompts that are continued together.
 const PROMPTS_PER_CHUNK: usize = 256;

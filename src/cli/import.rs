@@ -13,24 +13,23 @@ use anyhow::{Context, Result};
 use generation::Rules;
 use kiln_data::Packing;
 use kiln_data::files::write_fresh;
+use kiln_interchange::hugging_face::{
+    AdapterFolder, CONFIG_FILE, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
+};
 use kiln_model::flops::n_params;
 use kiln_model::hf::{self, ImportPlan, TokenIds};
 use kiln_model::{ClassHead, TransformerConfig};
+use kiln_train::checkpoint::{RUN_CONFIG_FILE, StoredFile};
+use kiln_train::config::task::{Reads, TASKS, traits_of};
+use kiln_train::config::{Config, Preset, Task};
+use kiln_train::dataset::Vocabulary;
+use kiln_train::generate::TokenRules;
+use kiln_train::logging::print::{stderr_line, stdout_line};
+use kiln_train::run::{NewRun, folder};
 use languages::Languages;
 use serde_json::{Map, Value, json};
 use tokenizer_settings::PUBLISHED;
 use tokenizers::Tokenizers;
-
-use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile};
-use crate::config::task::{Reads, TASKS, traits_of};
-use crate::config::{Config, Preset, Task};
-use crate::dataset::Vocabulary;
-use crate::generate::TokenRules;
-use crate::hugging_face::{
-    AdapterFolder, CONFIG_FILE, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
-};
-use crate::logging::print::{stderr_line, stdout_line};
-use crate::run::{NewRun, folder};
 
 /// Makes a run from a Hugging Face model folder
 ///

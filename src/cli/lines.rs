@@ -6,12 +6,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kiln_data::CharacterCounts;
 use kiln_data::files::read_line;
+use kiln_train::checkpoint::Checkpoints;
+use kiln_train::dataset::lacking_note;
+use kiln_train::logging::print::stderr_line;
+use kiln_train::run::TrainedModel;
 
 use super::error::NotUtf8;
-use crate::checkpoint::Checkpoints;
-use crate::dataset::lacking_note;
-use crate::logging::print::stderr_line;
-use crate::run::TrainedModel;
 
 /// Most bytes of a line that a model reads: a page of a book has 2,000.
 const MOST_BYTES: u64 = 1 << 20;

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kiln_lab::diagnose::ledger::{Ledger, dtype_name, entries, parse_size};
+use kiln_train::device::machine_of;
+use kiln_train::logging::print::stdout_line;
+use kiln_train::run::need::Need;
+use kiln_train::units::{gib, thousands};
 
 use super::config_args::{ConfigArgs, DeviceArgs};
-use crate::device::machine_of;
-use crate::diagnose::ledger::{Ledger, dtype_name, entries, parse_size};
-use crate::logging::print::stdout_line;
-use crate::run::need::Need;
-use crate::units::{gib, thousands};
 
 /// Predicts the memory of training: what for, the largest batch that fits, and what other settings would save
 ///

@@ -39,12 +39,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
-
-use crate::checkpoint;
-use crate::config::Config;
-use crate::device::take_kernel_notes;
-use crate::logging::print::stderr_line;
-use crate::terminal::clean;
+use kiln_ranks::terminal::clean;
+use kiln_train::checkpoint;
+use kiln_train::config::Config;
+use kiln_train::device::take_kernel_notes;
+use kiln_train::logging::print::stderr_line;
 
 /// Trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 #[derive(Debug, Parser)]

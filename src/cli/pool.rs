@@ -2,11 +2,11 @@
 
 use std::thread::available_parallelism;
 
+use kiln_train::logging::print::stderr_line;
 use rayon::ThreadPoolBuilder;
 
 use super::error::Usage;
 use super::exit;
-use crate::logging::print::stderr_line;
 
 /// Threads that may be asked for on any machine.
 const MOST_THREADS: usize = 1024;

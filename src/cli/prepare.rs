@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kiln_train::config::Config;
+use kiln_train::dataset::RunData;
+use kiln_train::device::DeviceChoice;
+use kiln_train::logging::print::{stderr_line, stdout_line};
+use kiln_train::run::folder;
 
 use super::config_args::ConfigArgs;
-use crate::config::Config;
-use crate::dataset::RunData;
-use crate::device::DeviceChoice;
-use crate::logging::print::{stderr_line, stdout_line};
-use crate::run::folder;
 
 /// Parses and tokenizes text into token caches
 ///

@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use kiln_lab::diagnose::profile::{
+    HostRow, MemoryLine, MemoryPoint, Profile, RankRow, RoofSource, Row, RowWork, Schedule, take,
+};
+use kiln_lab::report::{memory_line, roofline};
+use kiln_ranks::Ranks;
+use kiln_train::files::replace_file;
+use kiln_train::logging::print::{stderr_line, stdout_line};
+use kiln_train::units::thousands;
 
 use super::config_args::ConfigArgs;
 use super::together::{DevicesArgs, Part, Role};
-use crate::diagnose::profile::{
-    HostRow, MemoryLine, MemoryPoint, Profile, RankRow, RoofSource, Row, RowWork, Schedule, take,
-};
-use crate::distributed::Ranks;
-use crate::files::replace_file;
-use crate::logging::print::{stderr_line, stdout_line};
-use crate::report::{memory_line, roofline};
-use crate::units::thousands;
 
 /// Rows of a table on the terminal.
 const MOST_ROWS: usize = 15;

@@ -5,18 +5,18 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
+use kiln_lab::report::catalogue::{FIGURES, find};
+use kiln_lab::report::colours::COLOURS;
+use kiln_lab::report::curves::Figure;
+use kiln_lab::report::draw;
+use kiln_lab::report::history::{History, HistoryError, name_apart};
+use kiln_lab::report::live::Server;
+use kiln_lab::report::page::{MARK, Refresh, page, waiting};
+use kiln_lab::report::picture::png;
+use kiln_train::files::replace_file;
+use kiln_train::logging::print::{stderr_line, stdout_line};
 
 use super::error::Usage;
-use crate::files::replace_file;
-use crate::logging::print::{stderr_line, stdout_line};
-use crate::report::catalogue::{FIGURES, find};
-use crate::report::colours::COLOURS;
-use crate::report::curves::Figure;
-use crate::report::draw;
-use crate::report::history::{History, HistoryError, name_apart};
-use crate::report::live::Server;
-use crate::report::page::{MARK, Refresh, page, waiting};
-use crate::report::picture::png;
 
 /// As many runs have distinct colours.
 const MOST_RUNS: usize = COLOURS.len();

@@ -8,16 +8,16 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use kiln_ranks::launch::numa::move_to_gpu;
+use kiln_ranks::launch::{Signals, Stream, launch};
+use kiln_ranks::{DeviceName, DevicesError, Launcher, Link, LinkError, World, parse_devices, share_gpus};
+use kiln_train::device::{DeviceChoice, n_gpus};
+use kiln_train::logging::print::{over_line, stderr_line, stdout_line};
 
 use super::config_args::DeviceArgs;
 use super::error::Usage;
 use super::exit::code_of;
 use super::pool;
-use crate::device::{DeviceChoice, n_gpus};
-use crate::distributed::launch::numa::move_to_gpu;
-use crate::distributed::launch::{Signals, Stream, launch};
-use crate::distributed::{DeviceName, DevicesError, Launcher, Link, LinkError, World, parse_devices, share_gpus};
-use crate::logging::print::{over_line, stderr_line, stdout_line};
 
 /// The working thread has so long to end by itself after another rank has failed. It may hang in the driver.
 const PATIENCE: Duration = Duration::from_secs(2);

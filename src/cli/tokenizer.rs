@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kiln_data::{Example, PairCorpus, PairTokenizers, TextCorpus, TextTokenizer};
+use kiln_train::config::Config;
+use kiln_train::config::task::{Reads, traits_of};
+use kiln_train::dataset::{pairs, text};
+use kiln_train::device::DeviceChoice;
+use kiln_train::logging::print::{stderr_line, stdout_text};
 
 use super::config_args::ConfigArgs;
 use super::error::Usage;
-use crate::config::Config;
-use crate::config::task::{Reads, traits_of};
-use crate::dataset::{pairs, text};
-use crate::device::DeviceChoice;
-use crate::logging::print::{stderr_line, stdout_text};
 
 /// Rows that the statistics are computed on.
 const SAMPLE_ROWS: usize = 2000;

@@ -13,12 +13,12 @@ use anyhow::Result;
 use kiln_model::Transformer;
 
 pub(super) use args::Args;
+use kiln_ranks::Link;
+use kiln_train::eval::Model;
+use kiln_train::logging::console::print_line;
+use kiln_train::train::Ended;
 
 use super::together::{Part, Role};
-use crate::distributed::Link;
-use crate::eval::Model;
-use crate::logging::console::print_line;
-use crate::train::Ended;
 
 pub(super) fn run(args: Args) -> Result<ExitCode> {
     if let (Some(restarts), Some(dir)) = (args.restarts, &args.run) {

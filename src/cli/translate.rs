@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use kiln_ranks::{Phase, Ranks};
+use kiln_train::device::DeviceChoice;
+use kiln_train::generate::{GenerateError, Hypothesis, Translator};
+use kiln_train::logging::print::results;
+use kiln_train::run::{TrainedModel, compare_use};
 use serde_json::{Value, json};
 
 use super::config_args::GenerateArgs;
 use super::error::Usage;
 use super::lines::{Chunks, note_age, one_line, shell_word};
 use super::together::{DevicesArgs, Role};
-use crate::device::DeviceChoice;
-use crate::distributed::{Phase, Ranks};
-use crate::generate::{GenerateError, Hypothesis, Translator};
-use crate::logging::print::results;
-use crate::run::{TrainedModel, compare_use};
 
 /// Lines that are translated together.
 const LINES_PER_CHUNK: usize = 1000;

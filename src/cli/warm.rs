@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use kiln_kernels::compilation::{KernelCount, export_kernels};
+use kiln_lab::diagnose::warm::{Warmed, warm};
+use kiln_train::config::Precision;
+use kiln_train::device::{self, DeviceChoice, KERNEL_FILE, KERNEL_FILE_VARIABLE};
+use kiln_train::logging::print::{over_line, stderr_line, stdout_line};
 
 use super::bench::ChosenArgs;
 use super::error::Usage;
-use crate::config::Precision;
-use crate::device::{self, DeviceChoice, KERNEL_FILE, KERNEL_FILE_VARIABLE};
-use crate::diagnose::warm::{Warmed, warm};
-use crate::logging::print::{over_line, stderr_line, stdout_line};
 
 /// Compiles the kernels of training steps, for later runs on this machine or on others
 ///

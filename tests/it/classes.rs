@@ -147,7 +147,8 @@ pub(crate) fn lines_of_the_repository(n: usize) -> Vec<(&'static str, String)> {
         lines.map(|line| line.chars().take(100).collect()).collect()
     };
     let prose: Vec<String> = documents().iter().flat_map(|path| long(read(path))).collect();
-    let sources = ["data/src/loader/mod.rs", "data/src/batch/bucket.rs", "src/cli/bench.rs", "src/train/trainer.rs"];
+    let sources =
+        ["data/src/loader/mod.rs", "data/src/batch/bucket.rs", "src/cli/bench.rs", "train/src/train/trainer.rs"];
     let code: Vec<String> = sources.iter().flat_map(|path| long(read(path))).collect();
     assert!(prose.len() >= n && code.len() >= n, "{} and {} lines", prose.len(), code.len());
     // Of all documents, not only of the first.

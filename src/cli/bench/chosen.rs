@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use kiln_lab::diagnose::workload::{NAMES, Workload};
+use kiln_train::config::{Config, Preset, Sources, resolve};
+use kiln_train::device::DeviceChoice;
+use kiln_train::logging::print::stderr_line;
+use kiln_train::run::TrainedModel;
 
 use crate::cli::config_args::ConfigArgs;
 use crate::cli::error::Usage;
-use crate::config::{Config, Preset, Sources, resolve};
-use crate::device::DeviceChoice;
-use crate::diagnose::workload::{NAMES, Workload};
-use crate::logging::print::stderr_line;
-use crate::run::TrainedModel;
 
 /// The named workloads that are timed if none is chosen.
 const USUAL: [&str; 2] = ["gpt", "mt"];

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::diagnose::operators::{ComparedOperator, OperatorTime, Peaks};
-use crate::logging::print::{stdout_line, stdout_text};
+use kiln_lab::diagnose::operators::{ComparedOperator, OperatorTime, Peaks};
+use kiln_train::logging::print::{stdout_line, stdout_text};
 
 /// Prints the operators of a step that took `step`, with rates, and with floors if the device's peaks are known.
 pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>) {

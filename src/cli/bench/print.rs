@@ -1,14 +1,15 @@
 //! What `kiln bench` prints as text.
 
+use kiln_lab::diagnose::bench_record::{Against, BenchRecord};
+use kiln_lab::diagnose::operators::Peaks;
+use kiln_lab::diagnose::replay::Comparison;
+use kiln_lab::diagnose::step_time::{Effort, StepTime};
+use kiln_lab::diagnose::workload::Workload;
+use kiln_train::device::device_name;
+use kiln_train::logging::print::{stderr_line, stdout_line};
+use kiln_train::units::gib;
+
 use super::{Bench, ms};
-use crate::device::device_name;
-use crate::diagnose::bench_record::{Against, BenchRecord};
-use crate::diagnose::operators::Peaks;
-use crate::diagnose::replay::Comparison;
-use crate::diagnose::step_time::{Effort, StepTime};
-use crate::diagnose::workload::Workload;
-use crate::logging::print::{stderr_line, stdout_line};
-use crate::units::gib;
 
 /// Prints the device and what the figures mean.
 pub(super) fn header(bench: &Bench) {

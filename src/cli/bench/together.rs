@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use kiln_kernels::collective::CollectiveTime;
+use kiln_lab::diagnose::link;
+use kiln_lab::diagnose::step_time::{StepTime, measure};
+use kiln_lab::diagnose::workload::Workload;
+use kiln_ranks::{Link, Ranks};
+use kiln_train::device::device_name;
+use kiln_train::logging::print::stdout_line;
 
 use super::chosen::LINK;
 use super::{Args, Bench, ms};
-use crate::device::device_name;
-use crate::diagnose::link;
-use crate::diagnose::step_time::{StepTime, measure};
-use crate::diagnose::workload::Workload;
-use crate::distributed::{Link, Ranks};
-use crate::logging::print::stdout_line;
 
 /// Smaller collectives measure the latency, not the link.
 const LEAST_BYTES: u64 = 1 << 20;
@@ -155,7 +155,7 @@ fn print(workload: &Workload, alone: [&StepTime; 2], together: &StepTime, step: 
 }
 
 fn memory(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", crate::units::gib(bytes)))
+    bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", kiln_train::units::gib(bytes)))
 }
 
 fn print_link(ranks: &Ranks, times: &[link::LinkTime]) {

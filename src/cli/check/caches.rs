@@ -5,12 +5,12 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use kiln_data::files::read_file;
 use kiln_data::{TokenCache, verify_file_record, verify_record_of};
+use kiln_train::checkpoint::{Checkpoints, TrainerState, read_state};
+use kiln_train::config::Config;
+use kiln_train::dataset::{SoundTokenizer, built_in, verify_tokenizer};
+use kiln_train::units::thousands;
 
 use super::findings::{Findings, entries};
-use crate::checkpoint::{Checkpoints, TrainerState, read_state};
-use crate::config::Config;
-use crate::dataset::{SoundTokenizer, built_in, verify_tokenizer};
-use crate::units::thousands;
 
 /// Said of a record that an earlier version wrote.
 const WITHOUT_DIGEST: &str = "an earlier version wrote it without a digest";

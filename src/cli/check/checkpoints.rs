@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use kiln_model::TransformerConfig;
-
-use super::findings::{Finding, Findings, entries};
-use crate::checkpoint::{
+use kiln_train::checkpoint::{
     self, CheckpointError, Checkpoints, MANIFEST_FILE, NamedTensor, OpenCheckpoint, Pointer, RUN_CONFIG_FILE,
     folder_name,
 };
-use crate::config::Config;
-use crate::dataset::Vocabulary;
-use crate::units::thousands;
+use kiln_train::config::Config;
+use kiln_train::dataset::Vocabulary;
+use kiln_train::units::thousands;
+
+use super::findings::{Finding, Findings, entries};
 
 /// Verifies one checkpoint on its own.
 pub(super) fn of_checkpoint(dir: &Path) -> Vec<Finding> {

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use kiln_data::files::read_text;
+use kiln_train::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE};
+use kiln_train::logging::print::stdout_line;
+use kiln_train::run::RunError;
 
 use self::findings::{Finding, Verdict};
 use super::error::Usage;
-use crate::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE};
-use crate::logging::print::stdout_line;
-use crate::run::RunError;
 
 /// Verifies a run folder with its caches and checkpoints, or, with --precision, training in that precision
 ///

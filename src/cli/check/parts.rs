@@ -5,14 +5,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use kiln_data::files::{MOST_LINE_BYTES, open_file, read_file, read_line};
+use kiln_train::checkpoint::{Checkpoints, RUN_CONFIG_FILE, all_differences};
+use kiln_train::config::Config;
+use kiln_train::logging::METRICS_FILE;
 use serde_json::Value;
 
 use super::caches::caches;
 use super::checkpoints::checkpoints;
 use super::findings::{Finding, Findings};
-use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, all_differences};
-use crate::config::Config;
-use crate::logging::METRICS_FILE;
 
 /// Verifies every part of the run in `dir`.
 pub(super) fn of_run(dir: &Path) -> Vec<Finding> {

@@ -4,16 +4,16 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use kiln_lab::diagnose::precision::{Audit, Trial, audit};
+use kiln_train::config::Precision;
+use kiln_train::dataset::RunData;
+use kiln_train::device::device_name;
+use kiln_train::logging::print::{stderr_line, stdout_line};
+use kiln_train::metrics::StepMetrics;
+use kiln_train::run::RunError;
+use kiln_train::units::{gib, thousands};
 
 use super::super::config_args::{ConfigArgs, DeviceArgs};
-use crate::config::Precision;
-use crate::dataset::RunData;
-use crate::device::device_name;
-use crate::diagnose::precision::{Audit, Trial, audit};
-use crate::logging::print::{stderr_line, stdout_line};
-use crate::metrics::StepMetrics;
-use crate::run::RunError;
-use crate::units::{gib, thousands};
 
 /// A precision that can be audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,9 +1,9 @@
 //! What `kiln diagnose` prints as text.
 
-use crate::diagnose::elimination::{self, Check, Figures, Outcome, Verdict, causes};
-use crate::logging::print::stdout_line;
-use crate::logging::wrap::for_stdout;
-use crate::metrics::GpuUse;
+use kiln_lab::diagnose::elimination::{self, Check, Figures, Outcome, Verdict, causes};
+use kiln_train::logging::print::stdout_line;
+use kiln_train::logging::wrap::for_stdout;
+use kiln_train::metrics::GpuUse;
 
 /// Prints a test with its verdicts.
 pub(super) fn outcome(Outcome { test, verdicts, not_measured, not_run, gpu }: &Outcome) {
@@ -32,7 +32,7 @@ fn number(value: f64) -> String {
         ..0.1 => format!("{value:.4}"),
         ..100.0 => format!("{value:.2}"),
         ..10_000.0 => format!("{value:.1}"),
-        _ => crate::units::thousands(value),
+        _ => kiln_train::units::thousands(value),
     }
 }
 

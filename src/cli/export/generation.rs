@@ -1,12 +1,11 @@
 //! What `kiln export` writes into `generation_config.json`: how the run generates.
 
+use kiln_train::config::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
+use kiln_train::dataset::Vocabulary;
+use kiln_train::generate::TokenRules;
+use kiln_train::logging::print::stderr_line;
+use kiln_train::run::TrainedModel;
 use serde_json::{Value, json};
-
-use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
-use crate::dataset::Vocabulary;
-use crate::generate::TokenRules;
-use crate::logging::print::stderr_line;
-use crate::run::TrainedModel;
 
 /// Adds to `generation_config.json` how the run generates: the tokens that end a text, those that it never contains, and
 /// those that a translation begins with; how many tokens it has at most, and how they are chosen.

@@ -5,11 +5,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
 use kiln_data::{MarianFiles, PairTokenizers};
+use kiln_interchange::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
 use kiln_model::LazyTensor;
+use kiln_train::logging::print::stderr_line;
 use serde_json::{Map, Value, json};
-
-use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
-use crate::logging::print::stderr_line;
 
 /// Names and contents of files.
 pub(super) type Files = Vec<(String, Vec<u8>)>;

@@ -1,13 +1,13 @@
 //! What the published tokenizer of an imported model said to other programs, which an export says again.
 
 use anyhow::Result;
+use kiln_interchange::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
+use kiln_train::dataset::Vocabulary;
+use kiln_train::logging::print::stderr_line;
+use kiln_train::run::TrainedModel;
 use serde_json::{Map, Value, json};
 
 use super::super::import::tokenizer_settings::PUBLISHED;
-use crate::dataset::Vocabulary;
-use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
-use crate::logging::print::stderr_line;
-use crate::run::TrainedModel;
 
 /// The ids among them, which belong into `config.json`.
 const IDS: [&str; 2] = ["bos_token_id", "pad_token_id"];

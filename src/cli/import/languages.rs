@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Result;
+use kiln_interchange::hugging_face::{FolderError, TokenizerFile};
 use kiln_model::hf::Family;
 
 use super::super::error::Usage;
-use crate::hugging_face::{FolderError, TokenizerFile};
 
 /// The languages that a run translates from and into, as the user names them.
 #[derive(Debug, Default, clap::Args)]

@@ -1,12 +1,12 @@
 //! The settings in `tokenizer_config.json` that are about other programs: `kiln import` keeps them for an export, and names those
 //! with which `transformers` reads or writes other texts.
 
+use kiln_interchange::hugging_face::{TOKENIZER_CONFIG_FILE, TokenizerFile};
 use kiln_model::hf::TokenIds;
+use kiln_train::logging::print::stderr_line;
 use serde_json::{Map, Value, json};
 
 use super::generation_keys::is_off;
-use crate::hugging_face::{TOKENIZER_CONFIG_FILE, TokenizerFile};
-use crate::logging::print::stderr_line;
 
 /// The key in a run's `tokenizer_config.json` under which they are kept.
 pub(in crate::cli) const PUBLISHED: &str = "published";

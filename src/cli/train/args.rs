@@ -3,20 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use kiln_ranks::Link;
+use kiln_train::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
+use kiln_train::config::task::{TASKS, traits_of};
+use kiln_train::config::{
+    Base, Chosen, Config, ConfigError, DecayEnd, MANY_EPOCHS, Resolved, Shortened, Sources, resolve,
+};
+use kiln_train::device::DeviceChoice;
+use kiln_train::run::{Options, Run, RunError, TrainedModel, folder};
+use kiln_train::units::thousands;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
 use crate::cli::config_args::ConfigArgs;
 use crate::cli::error::Usage;
 use crate::cli::lines::shell_word;
 use crate::cli::together::DevicesArgs;
-use crate::config::task::{TASKS, traits_of};
-use crate::config::{Base, Chosen, Config, ConfigError, DecayEnd, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
-use crate::device::DeviceChoice;
-use crate::distributed::Link;
-use crate::run::{Options, Run, RunError, TrainedModel, folder};
-use crate::units::thousands;
 
 /// Trains a Transformer
 ///

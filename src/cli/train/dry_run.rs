@@ -6,13 +6,12 @@ use anyhow::Result;
 use kiln_data::{HostBatch, Loader, LoaderConfig, Position, TextTokenizer};
 use kiln_model::flops::{TrainBytes, n_params};
 use kiln_model::hf::{HfError, export_family};
-
-use crate::config::Config;
-use crate::dataset::{RunData, Vocabulary};
-use crate::logging::print::{stdout_line, stdout_text};
-use crate::logging::wrap::for_stdout;
-use crate::run::Run;
-use crate::units::{counted, thousands};
+use kiln_train::config::Config;
+use kiln_train::dataset::{RunData, Vocabulary};
+use kiln_train::logging::print::{stdout_line, stdout_text};
+use kiln_train::logging::wrap::for_stdout;
+use kiln_train::run::Run;
+use kiln_train::units::{counted, thousands};
 
 /// Batches shown.
 const N_BATCHES: usize = 3;
@@ -186,9 +185,9 @@ fn parts(bytes: &TrainBytes) -> String {
 #[cfg(test)]
 mod tests {
     use kiln_model::flops::ActivationBytes;
+    use kiln_train::config::Preset;
 
     use super::*;
-    use crate::config::Preset;
 
     #[test]
     fn parts_that_are_missing_are_not_listed() {

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use anyhow::Result;
 use kiln_data::Example;
+use kiln_train::config::Task;
+use kiln_train::config::task::{Reads, traits_of};
+use kiln_train::logging::print::stdout_line;
+use kiln_train::logging::wrap::{for_stdout, wrapped};
+use kiln_train::metrics::ValidationMetrics;
+use kiln_train::run::Session;
+use kiln_train::train::Outcome;
+use kiln_train::units::{duration, thousands};
 
 use super::sample::TextSample;
 use crate::cli::lines::one_line;
-use crate::config::Task;
-use crate::config::task::{Reads, traits_of};
-use crate::logging::print::stdout_line;
-use crate::logging::wrap::{for_stdout, wrapped};
-use crate::metrics::ValidationMetrics;
-use crate::run::Session;
-use crate::train::Outcome;
-use crate::units::{duration, thousands};
 
 /// Translations shown after the last step.
 const N_SAMPLES: usize = 3;

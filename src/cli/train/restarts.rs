@@ -9,14 +9,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use kiln_data::files::open_file;
+use kiln_ranks::launch::Signals;
+use kiln_train::checkpoint::RUN_CONFIG_FILE;
+use kiln_train::logging::METRICS_FILE;
+use kiln_train::logging::print::stderr_line;
 use serde_json::Value;
 
-use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::cli::exit::{BAD_DATA, INTERRUPTED, USAGE};
 use crate::cli::together::DevicesArgs;
-use crate::distributed::launch::Signals;
-use crate::logging::METRICS_FILE;
-use crate::logging::print::stderr_line;
 
 /// Starts that take no step, one after another, after which the run does not start again.
 const STARTS_WITHOUT_STEP: usize = 3;

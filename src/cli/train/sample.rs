@@ -2,10 +2,9 @@
 
 use kiln_data::{ChatMessage, Role, TextTokenizer};
 use kiln_model::Transformer;
-
-use crate::config::GenerateConfig;
-use crate::dataset::Vocabulary;
-use crate::generate::{GenerateError, TextGenerator};
+use kiln_train::config::GenerateConfig;
+use kiln_train::dataset::Vocabulary;
+use kiln_train::generate::{GenerateError, TextGenerator};
 
 /// Tokens that give an impression.
 const MAX_TOKENS: usize = 60;

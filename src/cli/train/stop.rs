@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
+use kiln_train::train::Signals;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::cli::exit::INTERRUPTED;
 #[cfg(unix)]
-use crate::distributed::launch::hang_up_is_ignored;
-use crate::train::Signals;
+use kiln_ranks::launch::hang_up_is_ignored;
 
 /// Returns flags that the process's signals set.
 pub(super) fn on_signals() -> Result<Signals> {

@@ -6,8 +6,22 @@ use super::scan::{word_at, words};
 use super::tree::{documents, files, read, root, sources};
 
 /// Folders of the repository whose files documents name by their path.
-const FOLDERS: [&str; 10] =
-    ["src/", "model/", "data/", "benches/", "tests/", "scripts/", "docs/", "examples/", "fuzz/", ".ci/"];
+const FOLDERS: [&str; 14] = [
+    "lab/src/",
+    "train/src/",
+    "ranks/src/",
+    "interchange/src/",
+    "src/",
+    "model/",
+    "data/",
+    "benches/",
+    "tests/",
+    "scripts/",
+    "docs/",
+    "examples/",
+    "fuzz/",
+    ".ci/",
+];
 
 /// Made by commands of the documents, and ignored by git.
 const MADE: [&str; 1] = ["fuzz/corpus/"];

@@ -1,5 +1,6 @@
 //! Files of a run are opened by `kiln_data::files`: it follows no link where it writes, and opens only files.
 
+use super::PROGRAM;
 use super::tree;
 
 /// Ways to open, read or write a file without the helpers.
@@ -9,25 +10,25 @@ const WAYS: [&str; 7] =
 /// The files that may, and why.
 const ALLOWED: [(&str, &str); 21] = [
     ("data/src/files.rs", "the helpers"),
-    ("src/files.rs", "syncs folders"),
+    ("train/src/files.rs", "syncs folders"),
     ("data/src/cache/build.rs", "syncs folders"),
-    ("src/hugging_face/write.rs", "syncs what it has written to a new folder"),
-    ("src/logging/console.rs", "the terminal"),
-    ("src/logging/tensorboard.rs", "the name of the machine"),
-    ("src/distributed/link/hello.rs", "the name of the machine"),
-    ("src/distributed/launch/numa.rs", "the kernel's files"),
-    ("src/distributed/launch/signals.rs", "the kernel's files"),
-    ("src/device/memory.rs", "the kernel's files"),
-    ("src/diagnose/ledger.rs", "the kernel's files"),
+    ("interchange/src/hugging_face/write.rs", "syncs what it has written to a new folder"),
+    ("train/src/logging/console.rs", "the terminal"),
+    ("train/src/logging/tensorboard.rs", "the name of the machine"),
+    ("ranks/src/link/hello.rs", "the name of the machine"),
+    ("ranks/src/launch/numa.rs", "the kernel's files"),
+    ("ranks/src/launch/signals.rs", "the kernel's files"),
+    ("train/src/device/memory.rs", "the kernel's files"),
+    ("lab/src/diagnose/ledger.rs", "the kernel's files"),
     ("src/cli/doctor/libraries.rs", "the kernel's files"),
     ("src/cli/doctor/several_gpus.rs", "the kernel's files"),
-    ("src/run/ranks.rs", "this program"),
+    ("train/src/run/ranks.rs", "this program"),
     ("src/cli/evaluate.rs", "a file that the user names for the result, such as /dev/stderr"),
     ("src/cli/generate.rs", "a file that the user names for prompts, such as /dev/stdin"),
-    ("src/diagnose/peer.rs", "a temporary folder of its own"),
-    ("src/diagnose/elimination/stages.rs", "a temporary folder of its own"),
-    ("src/eval/golden.rs", "a fixture of the tests"),
-    ("src/diagnose/profile/kernels.rs", "a fixture of the tests"),
+    ("lab/src/diagnose/peer.rs", "a temporary folder of its own"),
+    ("lab/src/diagnose/elimination/stages.rs", "a temporary folder of its own"),
+    ("train/src/eval/golden.rs", "a fixture of the tests"),
+    ("lab/src/diagnose/profile/kernels.rs", "a fixture of the tests"),
     ("data/src/fixtures.rs", "a fixture of the tests"),
 ];
 
@@ -43,7 +44,7 @@ fn ways(code: &str) -> impl Iterator<Item = &'static str> {
 fn files_are_opened_by_the_helpers() {
     let mut found = Vec::new();
     for source in tree::sources() {
-        let is_of_a_command = source.path.starts_with("src/") || source.path.starts_with("data/src/");
+        let is_of_a_command = PROGRAM.iter().chain(&["data/src/"]).any(|folder| source.path.starts_with(folder));
         if is_of_a_command && !source.is_test && !ALLOWED.iter().any(|(path, _)| *path == source.path) {
             let code = &source.scanned.code;
             let code = &code[..code.find("mod tests {").unwrap_or(code.len())];

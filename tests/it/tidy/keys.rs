@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::PROGRAM;
 use super::documents::helps;
 use super::scan::test_modules;
 use super::tree::{documents, read, sources};
@@ -70,7 +71,7 @@ fn every_configuration_key_that_messages_name_exists() {
 
     // Tensors of other programs' models are called `model.norm.weight` and the like.
     let is_read = |path: &str| {
-        ["src/", "data/src/", "model/src/"].iter().any(|folder| path.starts_with(folder))
+        PROGRAM.iter().chain(&["data/src/", "model/src/"]).any(|folder| path.starts_with(folder))
             && !path.starts_with("model/src/hf/")
     };
     for source in sources().into_iter().filter(|source| is_read(&source.path) && !source.is_test) {

@@ -1,10 +1,11 @@
 //! Whatever is printed passes `terminal::clean`: only a few files may touch stdout, stderr or the terminal itself.
 
+use super::PROGRAM;
 use super::scan::words;
 use super::tree;
 
 /// The files that clean what they print.
-const CLEANING: [&str; 2] = ["src/logging/print.rs", "src/logging/console.rs"];
+const CLEANING: [&str; 2] = ["train/src/logging/print.rs", "train/src/logging/console.rs"];
 /// What may be asked of a stream anywhere, since it prints nothing.
 const QUESTIONS: [&str; 3] = [".is_terminal()", ".as_fd()", ".size"];
 
@@ -32,7 +33,7 @@ fn ways_around(code: &str) -> Vec<String> {
 fn nothing_is_printed_around_the_cleaning() {
     let mut found = Vec::new();
     for source in tree::sources() {
-        let is_of_a_command = source.path.starts_with("src/") || source.path.starts_with("data/src/");
+        let is_of_a_command = PROGRAM.iter().chain(&["data/src/"]).any(|folder| source.path.starts_with(folder));
         if !is_of_a_command || source.is_test || CLEANING.contains(&source.path.as_str()) {
             continue;
         }
@@ -41,9 +42,9 @@ fn nothing_is_printed_around_the_cleaning() {
         found.extend(ways_around(code).into_iter().map(|way| format!("{}: {way}", source.path)));
     }
     // The bar of the console, of which the pulse changes the time alone; the width of a terminal.
-    let allowed = ["src/logging/pulse.rs: ProgressBar", "src/logging/pulse.rs: set_message"];
-    found.retain(|way| !allowed.contains(&way.as_str()) && !way.starts_with("src/logging/wrap.rs: io::"));
-    assert!(found.is_empty(), "use the macros of src/logging/print.rs:\n  {}", found.join("\n  "));
+    let allowed = ["train/src/logging/pulse.rs: ProgressBar", "train/src/logging/pulse.rs: set_message"];
+    found.retain(|way| !allowed.contains(&way.as_str()) && !way.starts_with("train/src/logging/wrap.rs: io::"));
+    assert!(found.is_empty(), "use the macros of train/src/logging/print.rs:\n  {}", found.join("\n  "));
 }
 
 #[test]

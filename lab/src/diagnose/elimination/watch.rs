@@ -1,0 +1,182 @@
+//! The stopwatch of all tests: warm-up, sync, repeats, median and spread.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{DType, Device, Distribution, Tensor};
+use kiln_train::device::is_cpu;
+
+use crate::diagnose::link::median;
+
+/// How often something is timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effort {
+    /// Steps per repeat; a repeat ends with a sync.
+    pub steps: usize,
+    /// Repeats, of which the median counts.
+    pub repeats: usize,
+    /// Repeats before the clock starts: kernels are compiled and chosen, and steps are recorded.
+    pub warm_up: usize,
+}
+
+impl Effort {
+    /// Returns the effort on `device`: a shape is recorded as a CUDA graph when it comes the fourth time.
+    pub fn on(device: &Device, steps: usize, repeats: usize) -> Self {
+        Self { steps, repeats, warm_up: if is_cpu(device) { 1 } else { 5 } }
+    }
+}
+
+/// The time of a step of something, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// The median over repeats.
+    pub ms: f64,
+    /// The fastest and the slowest repeat.
+    pub spread: [f64; 2],
+    /// The host's time until it has enqueued the step: the median over repeats.
+    pub host_ms: f64,
+}
+
+/// Times `call`, which gets the number of the step within its repeat. Returns the last result, too: a caller reads a value of it,
+/// because a kernel whose launch fails is fast. Results are kept until the sync, because a lazy backend does not compute what nobody
+/// holds.
+///
+/// # Errors
+/// If a call or the device fails.
+pub(super) fn pace<T>(device: &Device, effort: Effort, mut call: impl FnMut(usize) -> Result<T>) -> Result<(Pace, T)> {
+    ensure!(effort.steps > 0 && effort.repeats > 0, "nothing is timed without steps and repeats");
+    let device = device.clone().inner();
+    let (mut walls, mut hosts, mut last) = (Vec::new(), Vec::new(), None);
+    for repeat in 0..effort.warm_up + effort.repeats {
+        let started = Instant::now();
+        let mut kept = Vec::with_capacity(effort.steps);
+        for step in 0..effort.steps {
+            kept.push(call(step)?);
+        }
+        let host = started.elapsed();
+        device.sync().context("waiting for the device")?;
+        let wall = started.elapsed();
+
+        last = kept.pop();
+        if repeat >= effort.warm_up {
+            let each = |time: Duration| 1e3 * time.as_secs_f64() / effort.steps as f64;
+            walls.push(each(wall));
+            hosts.push(each(host));
+        }
+    }
+
+    walls.sort_by(f64::total_cmp);
+    let spread = [walls[0], walls[walls.len() - 1]];
+    let pace = Pace { ms: median(walls), spread, host_ms: median(hosts) };
+    Ok((pace, last.context("no step was timed")?))
+}
+
+/// Times calls that return a loss, whose last value must be finite. Returns that value.
+///
+/// # Errors
+/// As [`pace`], and if the loss is not finite.
+pub(super) fn pace_loss(
+    device: &Device,
+    effort: Effort,
+    call: impl FnMut(usize) -> Result<Tensor<1>>,
+) -> Result<(Pace, f64)> {
+    let (pace, last) = pace(device, effort, call)?;
+    Ok((pace, read(last)?))
+}
+
+/// Reads a number (host sync).
+///
+/// # Errors
+/// If the device fails, or if the number is not finite.
+pub(super) fn read(value: Tensor<1>) -> Result<f64> {
+    let value: f32 = value.try_into_scalar().context("reading the loss of a timed step")?;
+    ensure!(value.is_finite(), "the loss of a timed step is {value}");
+    Ok(f64::from(value))
+}
+
+/// A sleep and work of known proportions, as this stopwatch measures them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Harness {
+    /// Milliseconds that were slept.
+    pub slept_ms: f64,
+    /// Milliseconds that were measured for it.
+    pub measured_ms: f64,
+    /// The time of 8 matrix products, divided by the time of 4.
+    pub ratio: f64,
+}
+
+impl Harness {
+    /// Measures both.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn measure(device: &Device) -> Result<Self> {
+        const SLEEP: Duration = Duration::from_millis(20);
+        const PRODUCT_REPEATS: usize = 25;
+        let effort = Effort { steps: 1, repeats: 5, warm_up: 1 };
+        let (slept, ()) = pace(device, effort, |_| {
+            std::thread::sleep(SLEEP);
+            Ok(())
+        })?;
+
+        let device = device.clone().inner();
+        let n = if is_cpu(&device) { 256 } else { 4096 };
+        let factor = Tensor::<2>::random([n, n], Distribution::Default, (&device, DType::F32));
+        let products = |calls: usize| {
+            let effort = Effort { steps: calls, repeats: 1, warm_up: 0 };
+            let (pace, _) = pace(&device, effort, |_| Ok(factor.clone().matmul(factor.clone())))?;
+            Ok::<_, anyhow::Error>(pace.ms * calls as f64)
+        };
+        products(8)?; // compiles
+        // The fastest of each, in turn: other processes only add time.
+        let (mut four, mut eight) = (f64::INFINITY, f64::INFINITY);
+        for _ in 0..PRODUCT_REPEATS {
+            four = products(4)?.min(four);
+            eight = products(8)?.min(eight);
+        }
+        Ok(Self { slept_ms: 1e3 * SLEEP.as_secs_f64(), measured_ms: slept.ms, ratio: eight / four })
+    }
+
+    /// Returns whether the stopwatch measures what is known.
+    pub fn is_right(&self) -> bool {
+        let sleep = self.measured_ms / self.slept_ms;
+        (0.99..1.5).contains(&sleep) && (1.5..2.7).contains(&self.ratio)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_leaves_out_warm_up_and_one_slow_repeat() {
+        let effort = Effort { steps: 2, repeats: 3, warm_up: 1 };
+        let mut calls = 0;
+        let (pace, last) = pace(&Device::flex(), effort, |step| {
+            calls += 1;
+            // The warm-up, and the last repeat.
+            std::thread::sleep(Duration::from_millis(if calls <= 2 || calls > 6 { 60 } else { 10 }));
+            Ok((calls, step))
+        })
+        .expect("it sleeps");
+        assert_eq!((calls, last), (8, (8, 1)));
+        assert!((10.0..40.0).contains(&pace.ms) && pace.spread[0] >= 10.0 && pace.spread[1] >= 60.0, "{pace:?}");
+        assert!(pace.host_ms <= pace.spread[1], "{pace:?}");
+    }
+
+    #[test]
+    fn a_wrong_clock_is_noticed() {
+        let right = Harness { slept_ms: 20.0, measured_ms: 20.4, ratio: 2.1 };
+        assert!(right.is_right());
+        assert!(!Harness { measured_ms: 0.1, ..right }.is_right(), "a clock that does not wait");
+        assert!(!Harness { ratio: 1.0, ..right }.is_right(), "work that is not waited for");
+    }
+
+    #[test]
+    fn a_loss_that_is_not_finite_is_an_error() {
+        let effort = Effort { steps: 1, repeats: 1, warm_up: 0 };
+        let nan = |_| Ok(Tensor::<1>::from_data([f32::NAN], &Device::flex()));
+        let error = pace_loss(&Device::flex(), effort, nan).expect_err("not a number").to_string();
+        assert!(error.contains("NaN"), "{error}");
+    }
+}

@@ -1,0 +1,289 @@
+//! The memory of a run: predicted from its configuration, measured on one step, and with other settings.
+//!
+//! The prediction is the one that `kiln train` shows and refuses by ([`Need`]).
+
+use std::fs;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use burn::tensor::{Device, FloatDType};
+use kiln_data::{BatchSource, HostBatch, Order, Shape};
+use kiln_model::ActivationCheckpointing;
+use kiln_model::flops::TrainBytes;
+use kiln_train::config::Config;
+use kiln_train::dataset::RunData;
+use kiln_train::device::{is_cpu, reserved_bytes, upload_split};
+use kiln_train::eval::{Hiding, Masking};
+use kiln_train::run::need::Need;
+use kiln_train::train::{TrainState, train_step};
+
+/// More rows than any device holds.
+const MOST_ROWS: usize = 1 << 24;
+/// Steps that are measured: the second one has the optimizer state of the first in use.
+const STEPS: usize = 3;
+
+/// Returns the parts of the memory with their names, largest first within state and activations; without parts that are 0.
+pub fn entries(bytes: &TrainBytes) -> Vec<(&'static str, u64)> {
+    let kept = bytes.activations;
+    let takes_place = bytes.flat_gradients.saturating_sub(kept.total());
+    let parts = [
+        ("weights", bytes.weights),
+        (if bytes.weights == 0 { "weights (f32, the master copy)" } else { "master weights (f32)" }, bytes.master),
+        ("optimizer state (f32)", bytes.optimizer_state),
+        ("gradients", bytes.gradients),
+        ("accumulated gradients (f32)", bytes.accumulator),
+        ("average of the weights (f32)", bytes.average),
+        ("model to compare with", bytes.reference),
+        ("exchange between devices", bytes.exchange),
+        ("activations: residual sums", kept.residual),
+        ("activations: norms and embeddings", kept.norms),
+        ("activations: attention", kept.attention),
+        ("activations: feed-forward", kept.feed_forward),
+        ("logits", kept.logits),
+        ("gradient of the output projection (f32)", kept.projection_gradient),
+        ("gradients, end to end", takes_place),
+        ("free blocks of memory pools", bytes.pools),
+    ];
+    parts.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
+}
+
+/// The memory with another setting.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Alternative {
+    /// What would be typed.
+    pub setting: String,
+    /// The memory of each device then.
+    pub bytes: TrainBytes,
+}
+
+/// A configuration whose memory is predicted.
+pub struct Ledger<'a> {
+    /// The configuration, with the sizes of its vocabularies.
+    pub config: &'a Config,
+    /// The device that it trains on.
+    pub device: &'a Device,
+    /// The batch that needs most.
+    pub largest: Shape,
+    /// Devices, dtype, and the activations that are kept.
+    pub need: Need,
+}
+
+impl Ledger<'_> {
+    /// Returns the memory of a step on the largest batch.
+    pub fn bytes(&self) -> TrainBytes {
+        self.need.of(self.config, self.device, self.largest)
+    }
+
+    /// Returns what checkpointing, smaller micro-batches and sharding would need: the same prediction with that setting changed.
+    pub fn alternatives(&self) -> Vec<Alternative> {
+        let of = |setting: String, config: &Config, need: Need| {
+            let bytes = need.of(config, self.device, self.largest);
+            Alternative { setting, bytes }
+        };
+        let mut found = Vec::new();
+        for (name, checkpointing) in [
+            ("off", ActivationCheckpointing::Off),
+            ("selective", ActivationCheckpointing::Selective),
+            ("layer", ActivationCheckpointing::Layer),
+        ] {
+            if checkpointing != self.need.checkpointing {
+                let need = Need { checkpointing, ..self.need };
+                found.push(of(format!("train.activation_checkpointing=\"{name}\""), self.config, need));
+            }
+        }
+
+        for factor in [2, 4] {
+            let mut config = self.config.clone();
+            config.train.split_batches = factor * config.train.split_batches.max(1);
+            if config.train.split_batches <= self.largest.batch_size {
+                found.push(of(format!("train.split_batches={}", config.train.split_batches), &config, self.need));
+            }
+        }
+        if self.need.n_devices == 1 {
+            let mut config = self.config.clone();
+            config.train.shard_optimizer = true;
+            for n_devices in [2, 4, 8] {
+                let setting = format!("{n_devices} devices, train.shard_optimizer=true");
+                found.push(of(setting, &config, Need { n_devices, ..self.need }));
+            }
+        }
+        found
+    }
+
+    /// Returns the largest batch of the lengths of the largest one that fits into `memory` bytes; `None` if not even a row does. As
+    /// the loader does, it has a multiple of 8 rows from 8 rows on.
+    pub fn largest_that_fits(&self, memory: u64) -> Option<Shape> {
+        let of = |batch_size| Shape { batch_size, ..self.largest };
+        let fits = |rows: &usize| self.need.of(self.config, self.device, of(*rows)).total() <= memory;
+        if !fits(&1) {
+            return None;
+        }
+        let (mut fitting, mut too_many) = (1, MOST_ROWS);
+        while too_many - fitting > 1 {
+            let middle = fitting + (too_many - fitting) / 2;
+            if fits(&middle) { fitting = middle } else { too_many = middle }
+        }
+        Some(of(if fitting >= 8 { fitting - fitting % 8 } else { fitting }))
+    }
+
+    /// Takes steps on the largest batch and returns the memory that they took at their peak; `None` if the system does not say it.
+    /// On a GPU this is what the process has reserved, free blocks of its pools included. On the CPU it is the growth of the
+    /// process.
+    ///
+    /// # Errors
+    /// If the batch cannot be made, or if a step fails.
+    pub fn measured(&self, data: &RunData) -> Result<Option<u64>> {
+        let batch = self.batch(&data.train)?;
+        let before = if is_cpu(self.device) { restart_peak() } else { None };
+
+        let (config, Need { dtype, checkpointing, .. }) = (self.config, self.need);
+        let state = TrainState::new(config, &config.model, dtype, self.device)?;
+        let mut state = state.with_checkpointing(checkpointing)?;
+        state.masking = Masking::of(config, &data.vocabulary)?;
+        state.hiding = Hiding::of(config, &data.vocabulary)?;
+        // Two micro-batches already accumulate in f32, and more of them need no more memory.
+        let splits = config.train.split_batches.max(1);
+        let n_uploads = config.train.grad_accum_steps.min(2);
+        let mut micro_batches: Vec<_> =
+            (0..n_uploads).flat_map(|_| upload_split(&batch, splits, self.device)).collect();
+        micro_batches.truncate(2);
+        for _ in 0..STEPS {
+            let measures = train_step(&mut state, &micro_batches);
+            // Host sync: the memory is read after the step.
+            measures.loss_sum.try_into_data().map_err(|error| anyhow!("the step failed: {error}"))?;
+        }
+
+        Ok(match is_cpu(self.device) {
+            true => before.zip(status("VmHWM")).map(|(before, peak)| peak.saturating_sub(before)),
+            false => reserved_bytes(self.device),
+        })
+    }
+
+    fn batch(&self, train: &Arc<dyn BatchSource>) -> Result<HostBatch> {
+        let plan = train.plan(Order::Sequential);
+        let index = (0..plan.len()).find(|index| plan.batch(*index).1 == self.largest);
+        let mut batch = HostBatch::default();
+        train.clone().worker().fill(&plan, index.context("a data set has batches")?, &mut batch)?;
+        Ok(batch)
+    }
+}
+
+/// Forgets how large the process has been. Returns how large it is, in bytes; `None` if the system cannot do that.
+fn restart_peak() -> Option<u64> {
+    // What earlier work has freed would serve these steps, and the process would not grow.
+    return_freed_memory();
+    fs::write("/proc/self/clear_refs", "5").ok()?;
+    status("VmRSS")
+}
+
+/// Gives the memory that the allocator keeps back to the system.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn return_freed_memory() {
+    #[expect(unsafe_code, reason = "malloc_trim is a function of C")]
+    // SAFETY: malloc_trim releases free pages of the allocator, under its locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Other allocators cannot be told.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn return_freed_memory() {}
+
+/// Reads a size of this process, in bytes.
+fn status(name: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()? << 10)
+}
+
+/// Reads `24GiB`, `512MiB`, `80GB` or a number of bytes.
+///
+/// # Errors
+/// A sentence that says what is expected.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wanted = || format!("{text:?} is not a size: write it like 24GiB, 512MiB, 80GB or as a number of bytes");
+    let units =
+        [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("GB", 1_000_000_000), ("MB", 1_000_000), ("B", 1)];
+    let text_of = text.trim();
+    let (digits, unit) = units
+        .into_iter()
+        .find_map(|(name, unit)| text_of.strip_suffix(name).map(|digits| (digits.trim(), unit)))
+        .unwrap_or((text_of, 1));
+    let number: f64 = digits.parse().map_err(|_| wanted())?;
+    let bytes = number * unit as f64;
+    if (1.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err(wanted()) }
+}
+
+/// The dtype as people write it.
+pub fn dtype_name(dtype: FloatDType) -> String {
+    format!("{dtype:?}").to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_train::config::presets;
+
+    use super::*;
+
+    fn with_ledger<R>(dtype: FloatDType, look: impl FnOnce(&Ledger<'_>) -> R) -> R {
+        let mut config = presets::numbers();
+        config.model = config.model.with_vocab_size(1000);
+        let largest = Shape { batch_size: 64, source_len: 16, target_len: 16 };
+        let need = Need { dtype, n_devices: 1, checkpointing: ActivationCheckpointing::Off };
+        look(&Ledger { config: &config, device: &Device::flex(), largest, need })
+    }
+
+    #[test]
+    fn the_parts_add_up_to_the_whole() {
+        for dtype in [FloatDType::F32, FloatDType::BF16] {
+            with_ledger(dtype, |ledger| {
+                let bytes = ledger.bytes();
+                assert_eq!(entries(&bytes).iter().map(|(_, bytes)| bytes).sum::<u64>(), bytes.total());
+                for alternative in ledger.alternatives() {
+                    let sum: u64 = entries(&alternative.bytes).iter().map(|(_, bytes)| bytes).sum();
+                    assert_eq!(sum, alternative.bytes.total(), "{}", alternative.setting);
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn the_largest_batch_fits_and_eight_rows_more_do_not() {
+        with_ledger(FloatDType::F32, |ledger| {
+            let memory = 3 * ledger.bytes().total();
+            let shape = ledger.largest_that_fits(memory).expect("it fits");
+            let total =
+                |rows: usize| ledger.need.of(ledger.config, ledger.device, Shape { batch_size: rows, ..shape }).total();
+            assert!(shape.batch_size > 64 && shape.batch_size.is_multiple_of(8), "{shape}");
+            assert!(total(shape.batch_size) <= memory && total(shape.batch_size + 8) > memory, "{shape}");
+            assert_eq!(ledger.largest_that_fits(ledger.bytes().state()), None);
+        });
+    }
+
+    #[test]
+    fn less_is_kept_with_checkpointing_splitting_and_sharding() {
+        with_ledger(FloatDType::BF16, |ledger| {
+            let of = |name: &str| {
+                let found = ledger.alternatives().into_iter().find(|other| other.setting.contains(name));
+                found.unwrap_or_else(|| panic!("{name}")).bytes
+            };
+            let now = ledger.bytes();
+            assert!(of("layer").activations.total() < of("selective").activations.total());
+            assert!(of("selective").activations.total() < now.activations.total());
+            assert!(of("split_batches=4").activations.total() < of("split_batches=2").activations.total());
+            let state = |setting| of(setting).optimizer_state;
+            assert!(state("8 devices") < state("2 devices") && state("2 devices") < now.optimizer_state);
+        });
+    }
+
+    #[test]
+    fn sizes_are_read_with_and_without_a_unit() {
+        for (text, bytes) in [("24GiB", 24 << 30), ("1.5 GiB", 3 << 29), ("80GB", 80_000_000_000), ("1024", 1024)] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "GiB", "-1GiB", "1e99", "NaN", "inf GiB", "24 G", "0"] {
+            assert!(parse_size(wrong).expect_err(wrong).contains("24GiB"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The speed of the link between the ranks' devices: the two collectives of a training step, at several sizes.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use burn::tensor::{DType, Device, Tensor};
+use kiln_ranks::Ranks;
+
+/// Sizes of the whole tensor that are measured, MiB. The largest is the gradient of GPT-2 124M in f32.
+const SIZES_MIB: [usize; 4] = [4, 40, 200, 498];
+/// Calls before the clock starts, and calls of a repeat.
+const CALLS: usize = 5;
+/// Repeats, of which the median counts.
+const REPEATS: usize = 5;
+
+/// The time of the collectives at one size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinkTime {
+    /// Bytes of the whole tensor.
+    pub bytes: usize,
+    /// Seconds in which each rank gets its slice of every rank's tensor.
+    pub exchange_secs: f64,
+    /// Seconds in which each rank gets the slices of all ranks.
+    pub all_gather_secs: f64,
+    /// Seconds of the host to enqueue an exchange.
+    pub host_secs: f64,
+}
+
+impl LinkTime {
+    /// Returns the bytes that a rank sends in a call.
+    pub fn sent(&self, n_ranks: usize) -> f64 {
+        self.bytes as f64 * (n_ranks - 1) as f64 / n_ranks as f64
+    }
+}
+
+/// Measures the link between `ranks`. The figures are the slowest rank's.
+///
+/// # Errors
+/// If a device or another rank fails, or if what arrives is not what was sent.
+pub fn measure(ranks: &Ranks, device: &Device) -> Result<Vec<LinkTime>> {
+    measure_sizes(ranks, device, &SIZES_MIB)
+}
+
+/// Does the same for whole tensors of `sizes_mib`.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_sizes(ranks: &Ranks, device: &Device, sizes_mib: &[usize]) -> Result<Vec<LinkTime>> {
+    sizes_mib.iter().map(|mib| measure_size(ranks, device, mib << 20)).collect()
+}
+
+fn measure_size(ranks: &Ranks, device: &Device, bytes: usize) -> Result<LinkTime> {
+    let device = device.clone().inner();
+    let slice = (bytes / 4 / ranks.size()).next_multiple_of(256);
+    let n = slice * ranks.size();
+    let bounds: Vec<usize> = (0..=ranks.size()).map(|rank| rank * slice).collect();
+    let mine = Tensor::<1>::full([n], ranks.rank() as f32 + 1.0, (&device, DType::F32));
+
+    // What is measured must be right.
+    let received = ranks.exchange(mine.clone(), &bounds)?;
+    let (sum, wanted) = (received.sum(), (1..=ranks.size()).sum::<usize>() * slice);
+    let sum: f32 = sum.try_into_scalar().context("reading what was exchanged")?;
+    anyhow::ensure!((f64::from(sum) / wanted as f64 - 1.0).abs() < 1e-3, "exchanged {sum} instead of {wanted}");
+
+    let own = mine.clone().slice(bounds[ranks.rank()]..bounds[ranks.rank() + 1]);
+    let [exchange_secs, host_secs] = time(ranks, &device, || ranks.exchange(mine.clone(), &bounds))?;
+    let [all_gather_secs, _] = time(ranks, &device, || ranks.all_gather(own.clone(), mine.clone(), &bounds))?;
+    Ok(LinkTime { bytes: 4 * n, exchange_secs, all_gather_secs, host_secs })
+}
+
+/// Returns the seconds of a call on the slowest rank, and those that its host takes to enqueue it.
+fn time(ranks: &Ranks, device: &Device, call: impl Fn() -> Result<Tensor<1>>) -> Result<[f64; 2]> {
+    let (mut secs, mut hosts) = (Vec::new(), Vec::new());
+    for _ in 0..=REPEATS {
+        ranks.share("beginning to measure", ())?;
+        let started = Instant::now();
+        let mut last = None;
+        for _ in 0..CALLS {
+            last = Some(call()?);
+        }
+        hosts.push(started.elapsed().as_secs_f64() / CALLS as f64);
+        device.sync().context("waiting for the device")?;
+        drop(last);
+        secs.push(started.elapsed().as_secs_f64() / CALLS as f64);
+    }
+
+    // The first repeat connects and warms up.
+    let medians = [secs, hosts].map(|all| median(all[1..].to_vec()));
+    let of_ranks = ranks.share("the time of a collective", medians)?;
+    Ok(of_ranks.into_iter().fold([0.0, 0.0], |most: [f64; 2], of| [most[0].max(of[0]), most[1].max(of[1])]))
+}
+
+/// Returns the middle of `values`; 0 if there are none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}

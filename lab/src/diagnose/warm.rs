@@ -1,0 +1,66 @@
+//! Compiles and chooses the kernels of a training step, so that later runs on this machine need not, or on others.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use burn::module::Module;
+use burn::tensor::{Device, FloatDType};
+use kiln_kernels::compilation::{AheadError, KernelCount, kernel_count};
+use kiln_train::config::Capture;
+use kiln_train::train::{CapturedSteps, TrainState, compile_step};
+
+use super::workload::Workload;
+
+/// What a later run finds in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warmed {
+    /// Kernels and choices of this workload that the process did not have before.
+    pub kernels: KernelCount,
+    /// Time from the initialization of the weights to the last step.
+    pub elapsed: Duration,
+    /// Why the kernels were compiled one after another, if they were.
+    pub one_by_one: Option<AheadError>,
+}
+
+/// Compiles the kernels of `workload` on all cores. Then takes the steps in which the backend chooses between kernels, and in
+/// which a step is recorded. `show` gets the number of kernels that are done and of all.
+///
+/// # Errors
+/// If the device fails, or if the loss is not finite.
+pub fn warm(workload: &Workload, dtype: FloatDType, device: &Device, show: impl FnMut(usize, usize)) -> Result<Warmed> {
+    let started = Instant::now();
+    let before = kernel_count().unwrap_or_default();
+    workload.config.train.kernels.install();
+    let batches = workload.batches(device);
+    let state = TrainState::new(&workload.config, &workload.model, dtype, device)?;
+    let mut state = state.with_checkpointing(workload.checkpointing())?;
+    let one_by_one = compile_step(&state, &batches[0], show).err();
+
+    // A shape is recorded the fourth time. Two micro-batches are accumulated in f32, which other kernels do.
+    let mut captured = CapturedSteps::new(Capture::On, device);
+    for at in 0..2 * batches.len() + 3 {
+        captured.step(&mut state, std::slice::from_ref(&batches[at % batches.len()]));
+    }
+    let measures = captured.step(&mut state, &batches[..2.min(batches.len())]);
+    let validated = state.model.valid().loss(&batches[0], state.label_smoothing, None);
+
+    let losses = [measures.loss_sum / measures.target_tokens, validated.loss_sum / validated.n_labels];
+    for loss in losses {
+        let loss: f32 = loss.try_into_scalar().context("reading the loss")?;
+        ensure!(loss.is_finite(), "{}: the loss is {loss}", workload.title);
+    }
+    let kernels = kernel_count().unwrap_or_default().since(before);
+    Ok(Warmed { kernels, elapsed: started.elapsed(), one_by_one })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_model_is_warmed_without_kernels_on_the_cpu() {
+        let workload = Workload::named("tiny").expect("a listed name");
+        let warmed = warm(&workload, FloatDType::F32, &Device::flex(), |_, _| panic!("the CPU compiles nothing"));
+        assert_eq!(warmed.expect("it runs").kernels, KernelCount::default());
+    }
+}

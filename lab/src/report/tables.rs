@@ -1,0 +1,136 @@
+//! The tables of a report.
+
+use std::time::Duration;
+
+use kiln_train::config::task::traits_of;
+use kiln_train::units::{duration, thousands};
+
+use super::curves::{Figure, short};
+use super::history::History;
+use crate::diagnose::run_record::{MEASURES, different_keys_of};
+
+/// Rows of the numbers below a figure.
+const NUMBERS: usize = 12;
+
+/// A table of text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// Its name, for readers that announce it.
+    pub name: String,
+    /// The names of its columns.
+    pub head: Vec<String>,
+    /// Its rows; the first cell names the row.
+    pub rows: Vec<Vec<String>>,
+    /// Whether each column but the first belongs to a run and shows its colour.
+    pub has_colours: bool,
+}
+
+/// How far the runs got, how well and how fast.
+pub fn summary(runs: &[History]) -> Table {
+    let mut rows = Vec::new();
+    let mut row = |name: &str, value: &dyn Fn(&History) -> Option<String>| {
+        let values: Vec<_> = runs.iter().map(value).collect();
+        if values.iter().any(Option::is_some) {
+            let values = values.into_iter().map(|value| value.unwrap_or_else(|| "-".into()));
+            rows.push([name.to_owned()].into_iter().chain(values).collect());
+        }
+    };
+    row("folder", &|run| Some(run.dir.display().to_string()));
+    row("task", &|run| run.config.as_ref().map(|config| traits_of(config.task).name.to_owned()));
+    row("device", &|run| run.device.clone());
+    row("steps", &|run| {
+        let of = run.config.as_ref().map(|config| config.train.steps).filter(|of| *of != run.last_step);
+        let of = of.map_or(String::new(), |of| format!(" of {}", thousands(of as f64)));
+        Some(format!("{}{of}", thousands(run.last_step as f64)))
+    });
+    row("state", &|run| Some(state(run)));
+
+    row("training loss, last (nats)", &|run| last(run, "step", "loss").map(|loss| format!("{loss:.4}")));
+    for measure in MEASURES {
+        let best = |run: &History| {
+            let values = run.field("validation", measure.field).iter();
+            let (step, value) = values.copied().reduce(|best, next| {
+                let is_better = if measure.higher_is_better { next.1 > best.1 } else { next.1 < best.1 };
+                if is_better { next } else { best }
+            })?;
+            Some(format!("{value:.4} at step {}", thousands(step)))
+        };
+        row(&format!("best validation: {}", measure.name), &best);
+    }
+
+    let of_end = |run: &History, of: fn(&super::history::End) -> Option<f64>| run.end.as_ref().and_then(of);
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    row("training time", &|run| {
+        of_end(run, |end| end.train_secs).and_then(|secs| Duration::try_from_secs_f64(secs).ok()).map(duration)
+    });
+    row("tokens per second", &|run| {
+        of_end(run, |end| end.tokens_per_sec).or_else(|| mean(run, "tokens_per_sec")).map(thousands)
+    });
+    row("padding", &|run| of_end(run, |end| end.padding_ratio).or_else(|| mean(run, "padding_ratio")).map(percent));
+    row("waiting for data", &|run| {
+        of_end(run, |end| end.data_wait_share).or_else(|| mean(run, "data_wait_share")).map(percent)
+    });
+    row("steps that were not finite", &|run| {
+        (run.non_finite_steps > 0).then(|| thousands(run.non_finite_steps as f64))
+    });
+
+    let head = ["".to_owned()].into_iter().chain(runs.iter().map(|run| run.name.clone())).collect();
+    Table { name: "Runs".into(), head, rows, has_colours: runs.len() > 1 }
+}
+
+/// Says whether a run has ended, and why.
+fn state(run: &History) -> String {
+    let torn = if run.bad_lines > 1 { format!("; {} damaged lines", run.bad_lines) } else { String::new() };
+    let state = match run.end.as_ref().map(|end| end.outcome.as_str()) {
+        Some("steps") => "finished",
+        Some("time") => "ended by train.max_minutes",
+        Some("stopped") => "stopped by a signal",
+        Some(_) => "ended",
+        None => "still training, or killed",
+    };
+    format!("{state}{torn}")
+}
+
+fn last(run: &History, kind: &str, field: &str) -> Option<f64> {
+    run.field(kind, field).last().map(|(_, value)| *value)
+}
+
+fn mean(run: &History, field: &str) -> Option<f64> {
+    let values = run.field("window", field);
+    (!values.is_empty()).then(|| values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64)
+}
+
+/// The keys of the configurations that are not the same everywhere, of the runs whose configuration can be read.
+pub fn differences(runs: &[History]) -> Table {
+    let readable: Vec<_> = runs.iter().filter_map(|run| run.config.as_ref()).collect();
+    let rows = different_keys_of(&readable).into_iter().map(|different| {
+        let mut values = different.values.into_iter();
+        let cells =
+            runs.iter().map(|run| run.config.as_ref().and_then(|_| values.next()).unwrap_or_else(|| "-".into()));
+        [different.key].into_iter().chain(cells).collect()
+    });
+    let head = ["key".to_owned()].into_iter().chain(runs.iter().map(|run| run.name.clone())).collect();
+    Table { name: "What differs in the configurations".into(), head, rows: rows.collect(), has_colours: true }
+}
+
+/// The numbers of a figure at a few steps; of a curve without a value at a step, the newest value before it.
+pub fn numbers(figure: &Figure) -> Table {
+    let curves: Vec<_> = figure.named().collect();
+    let mut steps: Vec<f64> = curves.iter().flat_map(|curve| curve.points.iter().map(|point| point.0)).collect();
+    steps.sort_by(f64::total_cmp);
+    steps.dedup();
+    let rows = spread(&steps, NUMBERS).map(|step| {
+        let value =
+            |points: &[(f64, f64)]| points.iter().rev().find(|point| point.0 <= *step).map(|point| short(point.1));
+        let values = curves.iter().map(|curve| value(&curve.points).unwrap_or_else(|| "-".into()));
+        [format!("{step:.0}")].into_iter().chain(values).collect()
+    });
+    let head = ["step".to_owned()].into_iter().chain(curves.iter().map(|curve| curve.label.clone())).collect();
+    Table { name: format!("Numbers of {}", figure.title), head, rows: rows.collect(), has_colours: false }
+}
+
+/// At most `n` items, the first and the last one among them.
+pub fn spread<T>(items: &[T], n: usize) -> impl Iterator<Item = &T> {
+    let (all, n) = (items.len(), n.min(items.len()));
+    (0..n).map(move |i| &items[if n < 2 { all - 1 } else { i * (all - 1) / (n - 1) }])
+}

@@ -1,0 +1,165 @@
+//! The length of a run that suits the size of its text.
+
+use std::thread::available_parallelism;
+
+use kiln_data::{BatchEstimate, PairCorpus, TextCorpus};
+
+use super::Config;
+use super::give_way::give_way;
+use super::task::{Reads, traits_of};
+
+/// Above so many passes over the data a model mostly learns the data by heart.
+pub const MANY_EPOCHS: f64 = 100.0;
+
+/// Fewest steps of a run that Kiln shortens. It matters for accumulated gradients, where a few steps are many epochs.
+const FEWEST_STEPS: u64 = 50;
+
+/// Bytes of text that an estimate tokenizes: a second of work at most.
+const SAMPLE_BYTES: u64 = 2 << 20;
+
+/// Keys whose defaults follow the number of steps.
+const FOLLOWING: [&str; 4] = ["train.steps", "optim.warmup_steps", "train.validate_every", "train.save_every"];
+
+/// A run with fewer steps than its preset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortened {
+    /// Steps of the preset.
+    pub from: u64,
+    /// Steps of the run.
+    pub to: u64,
+}
+
+impl Shortened {
+    /// Returns whether the default of `key` is not the preset's.
+    pub(super) fn changes(key: &str) -> bool {
+        FOLLOWING.contains(&key)
+    }
+}
+
+/// Lowers the default number of steps to [`MANY_EPOCHS`] passes over the text, if it is higher. Warm-up, validations and
+/// checkpoints come earlier in proportion. Changes only keys that are not set, in `config` and in the defaults `base`.
+pub(super) fn shorten(config: &mut Config, base: &mut Config, is_set: &dyn Fn(&str) -> bool) -> Option<Shortened> {
+    if config.is_built_in_task() || is_set("train.steps") {
+        return None;
+    }
+    // Estimated with the settings that will be used. Mistakes are reported elsewhere.
+    let mut used = config.clone();
+    give_way(&mut used, base, is_set);
+    if !used.validate().is_empty() {
+        return None;
+    }
+
+    let (from, accumulated) = (used.train.steps, used.train.grad_accum_steps as f64);
+    let enough = from as f64 * accumulated / MANY_EPOCHS;
+    let most = MANY_EPOCHS * batches_per_epoch(&used, enough)? / accumulated;
+    let to = round_down(most as u64).max(FEWEST_STEPS);
+    if to >= from {
+        return None;
+    }
+
+    let earlier = |steps: u64| round_down(steps * to / from).max(1).min(steps);
+    for Config { train, optim, .. } in [config, base] {
+        train.steps = to;
+        let others = [&mut optim.warmup_steps, &mut train.validate_every, &mut train.save_every];
+        let defaults = others.into_iter().zip(&FOLLOWING[1..]).filter(|(_, key)| !is_set(key));
+        defaults.for_each(|(steps, _)| *steps = earlier(*steps));
+    }
+    Some(Shortened { from, to })
+}
+
+/// Estimates the batches of an epoch; stops reading at `enough` of them. `None` if the text cannot be read: opening it
+/// says why.
+pub(super) fn batches_per_epoch(config: &Config, enough: f64) -> Option<f64> {
+    let estimate = BatchEstimate {
+        tokenizer: &config.tokenizer,
+        loader: &config.loader,
+        sample_bytes: SAMPLE_BYTES,
+        enough,
+        num_threads: available_parallelism().map_or(1, usize::from),
+    };
+    let (files, model) = (&config.data.train, &config.model);
+    let batches = match traits_of(config.task).reads {
+        Reads::Pairs => {
+            let corpus = PairCorpus::open(files, &config.data.corpus.resolved(model.max_positions)).ok()?;
+            estimate.of_pairs(&corpus).ok()?
+        }
+        Reads::Text => {
+            let corpus = TextCorpus::open(files, &config.data.text.resolved(model.text_positions())).ok()?;
+            estimate.of_text(&corpus, config.task).ok()?
+        }
+    };
+    (batches >= 1.0).then_some(batches)
+}
+
+/// Rounds down to two digits.
+fn round_down(steps: u64) -> u64 {
+    let unit = 10_u64.pow(steps.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    steps / unit * unit
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::config::{Base, ConfigError, Machine, Preset, Resolved, Sources, resolve};
+
+    const CPU: Machine = Machine { is_cpu: true, memory_bytes: Some(16 << 30) };
+
+    fn resolved(file: &Path, preset: Option<&str>, set: &[&str]) -> Result<Resolved, ConfigError> {
+        let train = format!("data.train={}", file.display());
+        let set = [train.as_str()].iter().chain(set).map(|&set| set.to_owned()).collect();
+        resolve(&Sources { preset: preset.map(str::to_owned), set, machine: Some(CPU), ..Sources::default() })
+    }
+
+    fn pairs(folder: &Path, n: usize) -> PathBuf {
+        let path = folder.join(format!("{n}.tsv"));
+        let row = |i: usize| format!("{} and {}\tthe pair {i} of {n}\n", i * 7919 % 1000, i * 31 % 100);
+        fs::write(&path, (0..n).map(row).collect::<String>()).expect("writable");
+        path
+    }
+
+    #[test]
+    fn a_chosen_preset_takes_a_hundred_epochs_of_little_text_at_most() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let few = pairs(folder.path(), 300);
+        let Resolved { config, base, .. } = resolved(&few, None, &[]).expect("valid");
+        let Base::Chosen(chosen) = base else { panic!("{base:?}") };
+        let shortened = Some(Shortened { from: 3000, to: config.train.steps });
+        assert_eq!((chosen.preset, chosen.shortened), (Preset::FewPairs, shortened));
+
+        let batches = batches_per_epoch(&config, f64::INFINITY).expect("readable");
+        let epochs = config.train.steps as f64 / batches;
+        assert!((80.0..=MANY_EPOCHS).contains(&epochs), "{epochs}");
+        let share = |key: u64, of: u64| (key as f64 / of as f64) / (config.train.steps as f64 / 3000.0);
+        let Config { train, optim, .. } = &config;
+        for share in [share(optim.warmup_steps, 200), share(train.validate_every, 250), share(train.save_every, 500)] {
+            assert!((0.8..=1.0).contains(&share), "{share}");
+        }
+        assert_eq!(config.validate(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn more_text_and_other_decisions_keep_the_steps() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let few = pairs(folder.path(), 300);
+        let steps = |file: &Path, preset: Option<&str>, set: &[&str]| {
+            let Resolved { config, base, .. } = resolved(file, preset, set).expect("valid");
+            let is_shortened = matches!(base, Base::Chosen(chosen) if chosen.shortened.is_some());
+            (config.train.steps, config.optim.warmup_steps, is_shortened)
+        };
+        assert_eq!(steps(&few, Some("few-pairs"), &[]), (3000, 200, false));
+        assert_eq!(steps(&few, None, &["train.steps=3000"]), (3000, 200, false));
+        assert_eq!(steps(&pairs(folder.path(), 4500), None, &[]), (3000, 200, false));
+        let (steps, warmup, is_shortened) = steps(&few, None, &["optim.warmup_steps=150"]);
+        assert!(is_shortened && steps > warmup && warmup == 150, "{steps}");
+    }
+
+    #[test]
+    fn numbers_are_rounded_down_to_two_digits() {
+        for (steps, rounded) in [(0, 0), (7, 7), (99, 99), (101, 100), (1299, 1200), (12_345, 12_000)] {
+            assert_eq!(round_down(steps), rounded);
+        }
+    }
+}

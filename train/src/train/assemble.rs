@@ -1,0 +1,199 @@
+//! The steps from a [`Setup`] to a [`Trainer`]: the state to start from, the preflight, and the parts of the loop.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use burn::tensor::Device;
+use kiln_data::{BatchSource, Loader, Rank};
+use kiln_kernels::Settings;
+use kiln_model::{TransformerConfig, is_adapter, is_learned_prompt};
+use kiln_ranks::Ranks;
+
+use super::capture::CapturedSteps;
+use super::due::Saving;
+use super::feed::GroupFeed;
+use super::forecast::Forecast;
+use super::lines::Reporting;
+use super::outcome::Outcome;
+use super::preflight::Preflight;
+use super::provenance::Provenance;
+use super::setup::Setup;
+use super::state::{Start, TrainState, initial_weights};
+use super::trainer::Trainer;
+use crate::checkpoint::{Checkpoints, NamedTensor, Resume, lasting_fields, run_of};
+use crate::config::Config;
+use crate::dataset::Vocabulary;
+use crate::device::{compute_dtype, peak_flops_per_sec};
+use crate::eval::{Hiding, Masking, Model};
+use crate::optim::ParamEntry;
+use crate::units::thousands;
+
+impl Trainer {
+    /// Prepares a new run of the configured Transformer, or continues one, see [`Self::with_model`].
+    ///
+    /// # Errors
+    /// As [`Self::with_model`].
+    pub fn new(setup: Setup, resume: Option<Resume>) -> Result<Self> {
+        let seed = setup.config.seed;
+        Self::with_model(setup, resume, |shape, device| initial_weights(shape, seed, device))
+    }
+}
+
+impl<M: Model> Trainer<M> {
+    /// Prepares a new run, or continues one. A run must be resumed with the configuration, data and vocabulary it was
+    /// started with, see [`find_resume`](crate::checkpoint::find_resume).
+    ///
+    /// `init` returns a model with initial weights in f32 on the autodiff device that it gets. It is called again if an
+    /// attempt to fit the largest batch into memory fails.
+    ///
+    /// # Errors
+    /// If the run folder cannot be written, the largest batch does not fit into memory, or the device fails.
+    pub fn with_model(
+        setup: Setup,
+        resume: Option<Resume>,
+        init: impl Fn(&TransformerConfig, &Device) -> M,
+    ) -> Result<Self> {
+        let Setup { mut config, run_dir, device, vocabulary, weights, train, validation, mut logging, ranks, .. } =
+            setup;
+        let dtype = compute_dtype(config.train.precision, &device)?;
+        let operators = Settings { reference_operators: setup.reference_operators, ..Settings::default() };
+        let operators = config.train.f32_products.within(operators);
+        let _installed = operators.install();
+
+        let checkpoints = opened(&run_dir, &config, resume.as_ref(), &ranks)?;
+        let resume = resume.map(|resume| match config.train.sync_every {
+            ..=1 => resume,
+            _ => Resume { snapshot: resume.snapshot.as_replica(ranks.rank()), ..resume },
+        });
+        let has_weights = weights.is_some() && resume.is_none();
+        let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
+
+        // The state to start from.
+        let (masking, hiding) = (masking::<M>(&config, &vocabulary)?, Hiding::of(&config, &vocabulary)?);
+        let (fresh, groups) = (config.clone(), (setup.optimizers)(&config, dtype));
+        let begin = |checkpointing| -> Result<TrainState<M>> {
+            let init = |shape: &TransformerConfig| init(shape, &device.clone().inner().autodiff());
+            let (shape, start) = (&fresh.model, Start { config: &fresh, groups: &groups, dtype });
+            let state = match (&resume, &weights) {
+                (None, None) => TrainState::begin(start, shape, init(shape))?,
+                (None, Some(weights)) => TrainState::begin_from(start, shape, init(shape), weights)?,
+                (Some(resume), _) => TrainState::restore(start, &resume.snapshot, init(&resume.snapshot.model))
+                    .with_context(|| format!("resuming from {}", resume.path.display()))?,
+            };
+            let reference = weights.as_deref().filter(|_| fresh.compares_with_start());
+            let mut state = state.compared_with(reference)?.with_checkpointing(checkpointing)?;
+            (state.masking, state.hiding) = (masking.clone(), hiding.clone());
+            // The data of a run keeps its order: one that did not depend on the size of a step never will.
+            let is_grouped = resume.as_ref().is_none_or(|resume| resume.snapshot.state.group_size.is_some());
+            state.group_size = group_size(&fresh, &ranks).filter(|_| is_grouped);
+            let replicas = resume.as_ref().and_then(|resume| resume.snapshot.replicas.as_ref());
+            state.join(&ranks, &fresh, replicas)
+        };
+        let mut state = if saved_step.is_some_and(|step| step >= config.train.steps) {
+            begin(setup.checkpointing)?
+        } else {
+            let (valid, auto_micro_batch) = (validation.source.as_ref(), setup.auto_micro_batch);
+            let checkpointing = setup.checkpointing;
+            let preflight =
+                Preflight { device: &device, train: &train, valid, checkpointing, auto_micro_batch, ranks: &ranks };
+            preflight.run(&mut config.train, begin, &mut logging)?
+        };
+        name_run(&mut state, &config, (&*train, &vocabulary), (resume, weights)); // the state has copies
+        if let Some(note) = frozen_note(&state) {
+            logging.note(&note)?;
+        }
+
+        // The parts of the loop.
+        let files_dir = ranks.is_first().then_some(run_dir.as_path());
+        let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, files_dir)?;
+        let group_size = state.group_size.map_or(1, |size| size as usize);
+        let rank = Rank { rank: ranks.rank(), world_size: ranks.size(), group_size };
+        let loader = Loader::for_rank(train.clone(), &config.loader, config.seed, state.position, rank)?;
+        let forecast = Forecast::new(&config, &train, ranks.size());
+        let peak = peak_flops_per_sec(&device, dtype).map(|peak| peak * ranks.size() as f64);
+        Ok(Self {
+            operators,
+            feed: GroupFeed::new(loader, state.position, &config.train, rank, device.clone())?,
+            gradients: CapturedSteps::new(config.train.capture, &device),
+            reporting: Reporting::new(logging, &config, &run_dir, train, rank, peak, &device),
+            saving: Saving::new(checkpoints, config.train.keep_last, provenance, saved_step),
+            outcome: Outcome::before_training(state.step, state.train_secs, state.best.clone()),
+            signals: setup.signals,
+            forecast,
+            has_weights,
+            is_put_off: false,
+            config,
+            state,
+            vocabulary,
+            validation,
+        })
+    }
+}
+
+/// Returns how tokens are masked, if the task and the model want it.
+fn masking<M: Model>(config: &Config, vocabulary: &Vocabulary) -> Result<Option<Masking>> {
+    if M::HIDES_TOKENS { Masking::of(config, vocabulary) } else { Ok(None) }
+}
+
+/// Says how many parameters are not trained, if there are any.
+fn frozen_note<M: Model>(state: &TrainState<M>) -> Option<String> {
+    let table = state.optimizer.table();
+    let n_frozen: usize = table.frozen().map(ParamEntry::len).sum();
+    let n_trained = table.n_params();
+    (n_frozen > 0).then(|| {
+        let has = |is: fn(&str) -> bool| table.entries().iter().any(|entry| is(&entry.path));
+        let why = match (has(is_adapter), has(is_learned_prompt)) {
+            (true, _) => "model.lora",
+            (_, true) => "model.prompt_tokens",
+            _ => "train.freeze",
+        };
+        format!(
+            "{} of {} parameters are trained; {} tensors are frozen ({why})",
+            thousands(n_trained as f64),
+            thousands((n_trained + n_frozen) as f64),
+            table.frozen().count()
+        )
+    })
+}
+
+/// Opens the checkpoints of a run, which begins or goes on with `resume`.
+fn opened(run_dir: &Path, config: &Config, resume: Option<&Resume>, ranks: &Ranks) -> Result<Checkpoints> {
+    let checkpoints = Checkpoints::of_run(run_dir).keeping_start(config.compares_with_start());
+    if ranks.is_first() {
+        checkpoints.clean()?;
+        match resume {
+            Some(resume) => checkpoints.point_to(&resume.path, &resume.snapshot)?,
+            None => checkpoints.forget_run()?,
+        }
+        return Ok(checkpoints.held()?);
+    }
+    Ok(checkpoints)
+}
+
+/// Names a run that begins, by what its weights depend on. A run that goes on keeps its name.
+fn name_run<M>(
+    state: &mut TrainState<M>,
+    config: &Config,
+    (train, vocabulary): (&dyn BatchSource, &Vocabulary),
+    (resume, weights): (Option<Resume>, Option<Vec<NamedTensor>>),
+) {
+    if resume.is_some() {
+        return;
+    }
+    let mut hasher = blake3::Hasher::new();
+    for tensor in weights.iter().flatten() {
+        hasher.update(tensor.name.as_bytes()).update(bytemuck::cast_slice(&tensor.values));
+    }
+    let weights = hasher.finalize();
+    let settings = serde_json::to_vec(&lasting_fields(config)).expect("plain values");
+    let (data, tokenizer) = (train.fingerprint(), vocabulary.fingerprint());
+    state.run = Some(run_of(
+        [data.as_bytes(), tokenizer.as_bytes(), settings.as_slice(), weights.as_bytes().as_slice()].into_iter(),
+    ));
+}
+
+/// Returns the batches of an optimizer step over all ranks, if there are several: the data is then ordered by them.
+fn group_size(config: &Config, ranks: &Ranks) -> Option<u64> {
+    let size = (config.train.grad_accum_steps.max(1) * ranks.size()) as u64;
+    (size > 1).then_some(size)
+}

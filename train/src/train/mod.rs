@@ -1,0 +1,50 @@
+//! Training: the loop ([`trainer`]), one optimizer step ([`step`]), what it changes ([`state`]), and what goes in and
+//! comes out ([`Setup`], [`Outcome`]).
+//!
+//! To follow one step, read `trainer` (the loop), `feed` (its batches), `step` (forward, backward, update), `reduce` and `exchange` (with
+//! other ranks), `state` (weights and counters) and `due` (logging, validation, saving). `preflight` runs before the first step and `guard`
+//! handles failures; [`capture`] replaces the computation of gradients by a replay.
+
+mod assemble;
+mod best;
+pub mod capture;
+mod device_time;
+mod due;
+mod exchange;
+pub mod feed;
+mod forecast;
+mod guard;
+mod host_copy;
+mod lines;
+mod measured;
+mod new_kernels;
+mod outcome;
+mod patience;
+mod preflight;
+mod provenance;
+mod reduce;
+mod rehearse;
+mod setup;
+mod slow_link;
+pub mod state;
+pub mod step;
+mod summary;
+mod together;
+pub mod trainer;
+
+pub use capture::CapturedSteps;
+#[doc(hidden)]
+pub use lines::STEPS_BEHIND;
+pub use outcome::{Ended, Outcome};
+#[doc(hidden)]
+pub use preflight::compile_step;
+pub use provenance::Provenance;
+pub(crate) use provenance::vocabulary_files;
+pub use rehearse::{Rehearsed, RehearsedStep};
+pub use setup::{Setup, Signals, Validation};
+pub use state::{Start, TrainState};
+pub use step::train_step;
+pub use trainer::Trainer;
+
+#[cfg(test)]
+mod tests;

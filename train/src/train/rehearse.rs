@@ -1,0 +1,110 @@
+//! Steps of the loop that are looked at: taken like the steps of a run, without validation and checkpoints.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use kiln_data::Shape;
+use kiln_ranks::Phase;
+
+use super::trainer::Trainer;
+use crate::eval::Model;
+use crate::metrics::deferred::StepFacts;
+use crate::metrics::host_sync;
+
+/// A step that was looked at.
+#[derive(Debug, Clone)]
+pub struct RehearsedStep {
+    /// What the host knows about it.
+    pub facts: StepFacts,
+    /// The shapes of its micro-batches.
+    pub shapes: Vec<Shape>,
+    /// Fraction of its micro-batches that were replayed as CUDA graphs; `None` where nothing can be recorded.
+    pub replayed_share: Option<f64>,
+    /// When it began, with the next batch.
+    pub started: Instant,
+    /// When the host was done with it. The device may not be.
+    pub ended: Instant,
+}
+
+/// Steps that were looked at.
+#[derive(Debug, Clone)]
+pub struct Rehearsed {
+    /// The steps, in order.
+    pub steps: Vec<RehearsedStep>,
+    /// When the first one began. The device had nothing to do.
+    pub started: Instant,
+    /// When the device was done with the last one.
+    pub ended: Instant,
+}
+
+impl<M: Model> Trainer<M> {
+    /// Takes `n_before` steps, waits for the device, calls `begin`, takes `n_steps` more, waits for the device again, and returns
+    /// those.
+    ///
+    /// The steps are the loop's own: they take their batches from the loader, upload one group ahead, replay what the run would
+    /// replay, and read their lines of metrics when `train.log_every` says so. Nothing is validated or saved.
+    ///
+    /// # Errors
+    /// If data cannot be read, the device fails, or a loss is not finite.
+    pub fn rehearse(&mut self, n_before: u64, n_steps: u64, begin: impl FnOnce() -> Result<()>) -> Result<Rehearsed> {
+        let _installed = self.operators.install();
+        self.reporting.measured.restart();
+        for _ in 0..n_before {
+            self.rehearse_step()?;
+        }
+        self.wait()?; // host sync
+        self.gradients.take_replayed_share();
+
+        begin()?;
+        let started = Instant::now();
+        let steps = (0..n_steps).map(|_| self.rehearse_step()).collect::<Result<_>>()?;
+        self.wait()?; // host sync
+        let ended = Instant::now();
+
+        self.reporting.end_line(self.state.step, None);
+        self.reporting.read_lines(&mut self.state, true)?; // host sync: finds losses that are not finite
+        Ok(Rehearsed { steps, started, ended })
+    }
+
+    /// Takes one more step, of which nothing is replayed. Calls `begin` when the device has done everything before, and returns when it has
+    /// done the step.
+    ///
+    /// # Errors
+    /// As [`Self::rehearse`].
+    pub fn rehearse_eagerly(&mut self, begin: impl FnOnce()) -> Result<Rehearsed> {
+        let _installed = self.operators.install();
+        self.gradients.pause(true);
+        self.wait()?; // host sync
+
+        begin();
+        let started = Instant::now();
+        let steps = vec![self.rehearse_step()?];
+        self.wait()?; // host sync
+        let ended = Instant::now();
+
+        self.gradients.pause(false);
+        self.reporting.end_line(self.state.step, None);
+        self.reporting.read_lines(&mut self.state, true)?; // host sync: finds losses that are not finite
+        Ok(Rehearsed { steps, started, ended })
+    }
+
+    fn rehearse_step(&mut self) -> Result<RehearsedStep> {
+        let started = Instant::now();
+        self.state.ranks.enter(Phase::Step);
+        let group = self.feed.next_group(&mut self.reporting.measured.clock)?;
+        let facts = self.step(&group)?.facts;
+
+        let replayed_share = self.gradients.take_replayed_share();
+        if self.state.step.is_multiple_of(self.config.train.log_every.max(1)) {
+            self.reporting.end_line(self.state.step, replayed_share);
+        }
+        self.reporting.read_lines(&mut self.state, false)?; // host sync
+        Ok(RehearsedStep { facts, shapes: group.shapes().collect(), replayed_share, started, ended: Instant::now() })
+    }
+
+    /// Waits for the device.
+    fn wait(&self) -> Result<()> {
+        let device = self.state.device.clone().inner();
+        host_sync::waiting(|| device.sync()).context("waiting for the device")
+    }
+}
