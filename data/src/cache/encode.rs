@@ -164,6 +164,7 @@ impl<'a> ChatBlockEncoder<'a> {
                 }
                 Err(problem) => (Err(problem), 0),
             };
+
             match ids {
                 Ok(ids) => {
                     encoded.report.add_special(special, self.corpus.config().split_special_tokens);

@@ -142,6 +142,19 @@ impl RowReport {
             100.0 * max_bad_rows
         )))
     }
+
+    fn write_special(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.spelled > 0 {
+            let (s, it) = if self.spelled == 1 { ("", "it stays") } else { ("s", "they stay") };
+            let unless = "unless split_special_tokens = false";
+            write!(f, "\n  {} special token{s} spelled in the text: {it} text, {unless}", self.spelled)?;
+        }
+        if self.read_special > 0 {
+            let s = if self.read_special == 1 { "" } else { "s" };
+            write!(f, "\n  {} special token{s} spelled in the text and read as such", self.read_special)?;
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Display for RowReport {
@@ -162,15 +175,6 @@ impl fmt::Display for RowReport {
         if !self.unknown.is_empty() {
             write!(f, "\n  {}", self.unknown)?;
         }
-        if self.spelled > 0 {
-            let (s, it) = if self.spelled == 1 { ("", "it stays") } else { ("s", "they stay") };
-            let unless = "unless split_special_tokens = false";
-            write!(f, "\n  {} special token{s} spelled in the text: {it} text, {unless}", self.spelled)?;
-        }
-        if self.read_special > 0 {
-            let s = if self.read_special == 1 { "" } else { "s" };
-            write!(f, "\n  {} special token{s} spelled in the text and read as such", self.read_special)?;
-        }
-        Ok(())
+        self.write_special(f)
     }
 }

@@ -133,10 +133,10 @@ impl<M: Model> Trainer<M> {
                 self.reporting.end_line(self.state.step, self.gradients.take_replayed_share());
             }
             let read = self.reporting.read_lines(&mut self.state, due.validate || due.save)?; // host sync
-            self.foretell(facts.padded_tokens, read)?;
+            self.note_time_left(facts.padded_tokens, read)?;
             let is_best = due.validate && self.validate_or_save(due)?; // host sync
             let ended = match ended {
-                None => self.waited_enough(due)?,
+                None => self.end_without_improvement(due)?,
                 ended => ended,
             };
             if is_best || ((due.save || ended.is_some()) && self.saving.lacks(self.state.step)) {
@@ -190,8 +190,8 @@ impl<M: Model> Trainer<M> {
 
         gradients.take_notes().iter().try_for_each(|note| reporting.logging.note(note))?;
         state.position = group.next;
-        let step = self.as_this_rank_sees_it(group).of_all(&self.state.ranks)?;
-        let step = self.put_off(step)?;
+        let step = self.step_of_this_rank(group).of_all(&self.state.ranks)?;
+        let step = self.defer_to_exchange(step)?;
         let Self { state, reporting, .. } = self;
         state.source_tokens += step.facts.source_tokens;
         state.target_tokens += step.facts.tokens - step.facts.source_tokens;
@@ -201,7 +201,7 @@ impl<M: Model> Trainer<M> {
     }
 
     /// Where ranks take steps alone, puts the end and a save that was asked for off until they have the same weights.
-    fn put_off(&mut self, step: Step) -> Result<Step> {
+    fn defer_to_exchange(&mut self, step: Step) -> Result<Step> {
         let meeting = self.state.exchange.next_meeting(self.state.step);
         if meeting == self.state.step {
             return Ok(step);
@@ -218,7 +218,7 @@ impl<M: Model> Trainer<M> {
     }
 
     /// Returns the step that was just enqueued.
-    fn as_this_rank_sees_it(&self, group: &Group) -> Step {
+    fn step_of_this_rank(&self, group: &Group) -> Step {
         Step {
             facts: group.facts(&self.state),
             flops: self.state.flops(group.shapes()),
@@ -261,7 +261,7 @@ impl<M: Model> Trainer<M> {
     }
 
     /// Ends the run if its validations have brought no improvement for too long. All ranks have the same numbers.
-    fn waited_enough(&mut self, due: Due) -> Result<Option<Ended>> {
+    fn end_without_improvement(&mut self, due: Due) -> Result<Option<Ended>> {
         let Self { state, config: Config { train, .. }, reporting, .. } = self;
         if !due.validate || !patience::is_exhausted(state.patience.as_ref(), train) {
             return Ok(None);
@@ -289,7 +289,7 @@ impl<M: Model> Trainer<M> {
 
     /// Notes once how long the training will take, after a step of `padded_tokens`. `read` are the padded tokens of the lines that
     /// were read after it.
-    fn foretell(&mut self, padded_tokens: u64, read: Option<u64>) -> Result<()> {
+    fn note_time_left(&mut self, padded_tokens: u64, read: Option<u64>) -> Result<()> {
         // The CPU has completed a step when it returns; of a GPU that is known when the step is read.
         let completed = if is_cpu(&self.state.device) { Some(padded_tokens) } else { read };
         let Some(completed) = completed else { return Ok(()) };
