@@ -5,10 +5,12 @@ cd "$(dirname "$0")/.." || exit 1
 
 usage() {
   cat <<'HELP'
-usage: scripts/chaos.sh [--minutes M] [--every S] [--save-every N] [--preset NAME] [--devices LIST] KILN OUT
+usage: scripts/chaos.sh [--minutes M] [--every S] [--save-every N] [--preset NAME] [--devices LIST] [--side-by-side]
+                        [--set KEY=VALUE]... KILN OUT
 
 Trains twice with the program KILN, for M minutes each (30): undisturbed, and with `--restarts` while a random process of
 the run is killed (SIGKILL) every S seconds (30). Both save every N steps (20). OUT is a new folder for runs and logs.
+With `--side-by-side` both run at the same time, each on a half of the processors.
 
 Prints the share: the last step of the disturbed run, divided by that of the undisturbed one. Then it trains the run that
 is behind until both have taken the same steps, and compares weights and moments bit for bit. What is lost is split into
@@ -20,15 +22,17 @@ The exit code is 1 if the bits differ.
 HELP
 }
 
-minutes=30 every=30 save_every=20 preset=gpt2-mini devices=cpu,cpu
+minutes=30 every=30 save_every=20 preset=gpt2-mini devices=cpu,cpu side_by_side= extra=()
 while [ $# -gt 2 ] || [ "${1:-}" = --help ]; do
   case "$1" in
     --help) usage; exit 0 ;;
+    --side-by-side) side_by_side=1; shift; continue ;;
     --minutes) minutes=$2 ;;
     --every) every=$2 ;;
     --save-every) save_every=$2 ;;
     --preset) preset=$2 ;;
     --devices) devices=$2 ;;
+    --set) extra+=(--set "$2") ;;
     *) usage >&2; exit 2 ;;
   esac
   shift 2
@@ -39,7 +43,7 @@ mkdir -p "$out"
 
 # A schedule without an end, so that both runs can stop at any step.
 settings=(--preset "$preset" --devices "$devices" --set train.steps=100000000 --set optim.schedule=constant
-  --set "train.save_every=$save_every" --set train.validate_every=0)
+  --set "train.save_every=$save_every" --set train.validate_every=0 "${extra[@]}")
 last() { sed 's/step-0*//' "$1/checkpoints/last"; }
 stamped() { while IFS= read -r line; do printf '%s %s\n' "$(date +%s.%N)" "$line"; done; }
 
@@ -48,19 +52,40 @@ stamped() { while IFS= read -r line; do printf '%s %s\n' "$(date +%s.%N)" "$line
   { cat "$out/first.log" >&2; exit 1; }
 settings+=(--set "data.cache_dir=$out/cache")
 
-echo "undisturbed: $minutes minutes"
-timeout -s TERM "$((minutes * 60))" "$kiln" train "${settings[@]}" --run "$out/undisturbed" 2>&1 | stamped >"$out/undisturbed.log" || true
+first=() second=()
+if [ -n "$side_by_side" ]; then
+  half=$(($(nproc) / 2))
+  [ "$half" -gt 0 ] || { echo "one processor has no halves" >&2; exit 2; }
+  first=(taskset -c "0-$((half - 1))") second=(taskset -c "$half-$((2 * half - 1))")
+fi
 
-echo "disturbed: $minutes minutes, a kill every $every s"
-timeout -s TERM "$((minutes * 60))" "$kiln" train "${settings[@]}" --run "$out/disturbed" --restarts 100000 > >(stamped >"$out/disturbed.log") 2>&1 &
-timer=$!
-: >"$out/kills"
-while sleep "$every" && kill -0 "$timer" 2>/dev/null; do
-  launcher=$(pgrep -P "$timer" -f -- '--restarts 100000') || break
-  victim=$(pgrep -P "$launcher" | shuf -n 1) || continue
-  kill -KILL "$victim" 2>/dev/null && date +%s.%N >>"$out/kills"
-done
-wait "$timer" || true
+undisturbed() {
+  echo "undisturbed: $minutes minutes"
+  timeout -s TERM "$seconds" "${first[@]}" "$kiln" train "${settings[@]}" --run "$out/undisturbed" 2>&1 | stamped >"$out/undisturbed.log" || true
+}
+
+disturbed() {
+  echo "disturbed: $minutes minutes, a kill every $every s"
+  timeout -s TERM "$seconds" "${second[@]}" "$kiln" train "${settings[@]}" --run "$out/disturbed" --restarts 100000 > >(stamped >"$out/disturbed.log") 2>&1 &
+  timer=$!
+  : >"$out/kills"
+  while sleep "$every" && kill -0 "$timer" 2>/dev/null; do
+    launcher=$(pgrep -P "$timer" -f -- '--restarts 100000') || break
+    victim=$(pgrep -P "$launcher" | shuf -n 1) || continue
+    kill -KILL "$victim" 2>/dev/null && date +%s.%N >>"$out/kills"
+  done
+  wait "$timer" || true
+}
+
+seconds=$(awk "BEGIN { print $minutes * 60 }")
+if [ -n "$side_by_side" ]; then
+  undisturbed &
+  disturbed
+  wait
+else
+  undisturbed
+  disturbed
+fi
 
 n=$(last "$out/undisturbed") m=$(last "$out/disturbed")
 python3 - "$out" "$n" "$m" "$minutes" <<'PYTHON'

@@ -37,6 +37,8 @@ pub struct Signals {
     pub save_now: Arc<AtomicBool>,
     /// Ctrl-Z.
     pub suspend: Arc<AtomicBool>,
+    /// Whether one that ends the run has been taken.
+    end_taken: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -68,7 +70,17 @@ impl Signals {
             (&self.save_now, Signal::SaveNow),
             (&self.suspend, Signal::Suspend),
         ];
-        flags.into_iter().filter(|(flag, _)| flag.swap(false, Ordering::Relaxed)).map(|(_, signal)| signal).collect()
+        let arrived = flags.into_iter().filter(|(flag, _)| flag.swap(false, Ordering::Relaxed));
+        let arrived: Vec<_> = arrived.map(|(_, signal)| signal).collect();
+        if arrived.iter().any(|signal| matches!(signal, Signal::Interrupt | Signal::Terminate | Signal::HangUp)) {
+            self.end_taken.store(true, Ordering::Relaxed);
+        }
+        arrived
+    }
+
+    /// Returns whether a signal has arrived that ends the run.
+    pub fn end_was_asked(&self) -> bool {
+        [&self.end_taken, &self.interrupt, &self.terminate, &self.hang_up].iter().any(|flag| flag.load(Ordering::Relaxed))
     }
 
     /// Stops this process as Ctrl-Z does without a launcher. Returns when it is continued.

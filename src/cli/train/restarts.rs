@@ -46,9 +46,9 @@ pub(super) fn run(devices: &DevicesArgs, dir: &Path, restarts: u32) -> Result<Ex
         ends.push(End { code, step: last_step(dir, began) });
 
         let n = ends.len();
-        if let Some(reason) =
-            hopeless(&ends).or((n > restarts as usize).then(|| format!("{restarts} restarts are used up")))
-        {
+        let stopped = signals.end_was_asked().then(|| "it was asked to end".to_owned());
+        let used_up = || (n > restarts as usize).then(|| format!("{restarts} restarts are used up"));
+        if let Some(reason) = stopped.or_else(|| hopeless(&ends)).or_else(used_up) {
             stderr_line!("the run has failed with exit code {code}, and is not started again: {reason}");
             return Ok(ExitCode::from(code));
         }

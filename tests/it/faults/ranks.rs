@@ -364,3 +364,22 @@ fn restarts_end_where_another_one_would_not_help() {
     // The newest checkpoint has all steps: nothing is left to do, and nothing fails.
     place.run(&["train", "--run", "runs/none", "--restarts", "2", "--resume"]).refused(2, &["no run to resume here"]);
 }
+
+/// A process that dies while it saves its last checkpoint must not begin to train again.
+#[test]
+fn a_run_that_was_asked_to_end_is_not_started_again() {
+    let place = workplace();
+    let mut arguments = arguments("runs/asked", 100_000);
+    arguments.extend(["--restarts", "9"].map(String::from));
+    let launcher = start(&place, &arguments);
+    let pid = new_child(&launcher, &[]);
+    wait_for_step(&place, "runs/asked", 5);
+    // Halted, so that it dies before it can end.
+    assert!(signal(pid, "-STOP") && signal(launcher.id(), "-TERM"), "both run");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(signal(pid, "-KILL"), "it is halted");
+    let ended = end_within(launcher, Duration::from_secs(60));
+    let said = stderr(&ended);
+    assert!(said.contains("is not started again: it was asked to end") && !said.contains("restart 1"), "{said}");
+    assert_eq!(ended.status.code(), Some(137), "{said}");
+}
