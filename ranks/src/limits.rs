@@ -33,7 +33,7 @@ impl Phase {
         [Phase::Start, Phase::Compile, Phase::Step, Phase::Validate, Phase::Save, Phase::Input, Phase::Translate];
 
     /// The phase in words.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Start => "start",
             Self::Compile => "compilation",
@@ -46,7 +46,7 @@ impl Phase {
     }
 
     /// The variable that sets the limit, in seconds.
-    pub fn variable(self) -> &'static str {
+    pub(crate) fn variable(self) -> &'static str {
         match self {
             Self::Start => "KILN_START_TIMEOUT",
             Self::Compile => "KILN_COMPILE_TIMEOUT",

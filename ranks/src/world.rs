@@ -21,17 +21,17 @@ pub struct World {
     /// This process: `0..size`.
     pub rank: usize,
     /// Number of processes.
-    pub size: usize,
+    pub(crate) size: usize,
     /// This process among the ranks of its machine: `0..local_size`.
     pub local_rank: usize,
     /// Number of processes on this machine.
-    pub local_size: usize,
+    pub(crate) local_size: usize,
     /// Host and port where rank 0 listens.
     pub master: (String, u16),
     /// The program whose variables were read.
     pub launcher: Launcher,
     /// How often the launcher has started this run again.
-    pub restart: u32,
+    pub(crate) restart: u32,
     /// The device that Kiln's launcher gave to this process.
     pub device: Option<DeviceName>,
     /// How long a rank may stay in a phase without advancing.

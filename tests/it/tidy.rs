@@ -235,6 +235,7 @@ fn count_in(sources: &[Source], rule: &str, count: impl Fn(&str, &str) -> usize)
 
 /// Prints the sizes of the tree, with and without tests.
 fn print_table(sources: &[Source]) {
+    print_crates(sources);
     let functions: Vec<_> = sources
         .iter()
         .flat_map(|source| source.functions().into_iter().map(move |(function, test)| (source, function, test)))
@@ -271,5 +272,16 @@ fn print_table(sources: &[Source]) {
             "| functions over {PARAGRAPH_LINES} lines without a blank line | {dense} of {} ({share:.0} %) |",
             long.len()
         );
+    }
+}
+
+/// Prints files and lines of each crate, without tests.
+fn print_crates(sources: &[Source]) {
+    println!("\n| crate, without tests | files | lines |\n|---|---|---|");
+    for (name, folder) in CRATES {
+        let is_inside = |source: &&Source| !source.is_test && source.path.starts_with(&format!("{folder}/"));
+        let files: Vec<_> = sources.iter().filter(is_inside).collect();
+        let lines: usize = files.iter().map(|source| source.lines_without_tests()).sum();
+        println!("| `{name}` | {} | {lines} |", files.len());
     }
 }

@@ -12,9 +12,9 @@ use thiserror::Error;
 #[error("cannot {action} {path}: {source}")]
 pub struct FileError {
     /// "read", "write", "sync", ...
-    pub action: &'static str,
+    pub(crate) action: &'static str,
     /// File or folder.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The system's reason.
     pub source: io::Error,
 }
@@ -50,7 +50,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 }
 
 /// Writes a file and waits until it is on disk.
-pub fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let write = || -> io::Result<()> {
         let mut file = create_fresh(path)?;
         file.write_all(bytes)?;
@@ -60,7 +60,7 @@ pub fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 }
 
 /// Makes the names in `dir` survive a power cut. Windows has no such call and needs none.
-pub fn sync_dir(dir: &Path) -> Result<(), FileError> {
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), FileError> {
     if cfg!(unix) {
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(FileError::of("sync", dir))?;
     }
@@ -68,12 +68,12 @@ pub fn sync_dir(dir: &Path) -> Result<(), FileError> {
 }
 
 /// Renames a file or folder.
-pub fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
     fs::rename(from, to).map_err(FileError::of("rename to", to))
 }
 
 /// Removes a folder and everything in it, if it exists.
-pub fn remove_dir_if_there(path: &Path) -> Result<(), FileError> {
+pub(crate) fn remove_dir_if_there(path: &Path) -> Result<(), FileError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FileError::of("remove", path)(error)),
         _ => Ok(()),
@@ -82,25 +82,25 @@ pub fn remove_dir_if_there(path: &Path) -> Result<(), FileError> {
 
 /// A folder that must stay where it is. The handle keeps the system from giving its number to another one.
 #[derive(Debug)]
-pub struct HeldFolder {
+pub(crate) struct HeldFolder {
     path: PathBuf,
     handle: Option<File>,
 }
 
 impl HeldFolder {
     /// Holds the folder `path`. Where the system opens no folders, only its name counts.
-    pub fn of(path: &Path) -> Self {
+    pub(crate) fn of(path: &Path) -> Self {
         Self { path: path.to_path_buf(), handle: File::open(path).ok() }
     }
 
     /// Returns whether the path still leads to the same folder.
-    pub fn is_in_place(&self) -> bool {
+    pub(crate) fn is_in_place(&self) -> bool {
         let Ok(now) = fs::metadata(&self.path) else { return false };
         let before = self.handle.as_ref().and_then(|handle| handle.metadata().ok());
         before.is_none_or(|before| identity(&before) == identity(&now))
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }

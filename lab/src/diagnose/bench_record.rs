@@ -15,33 +15,33 @@ use super::workload::Workload;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BenchRecord {
     /// The version of Kiln.
-    pub kiln: String,
+    pub(crate) kiln: String,
     /// The name of the device.
-    pub device: String,
+    pub(crate) device: String,
     /// The compute dtype.
-    pub dtype: String,
+    pub(crate) dtype: String,
     /// [`Workload::as_json`].
-    pub workload: Value,
+    pub(crate) workload: Value,
     /// Steps per repeat, and repeats.
-    pub effort: [usize; 2],
+    pub(crate) effort: [usize; 2],
     /// Milliseconds per step: the median of the repeats.
     pub step_ms: f64,
     /// The fastest and the slowest repeat.
-    pub spread_ms: [f64; 2],
+    pub(crate) spread_ms: [f64; 2],
     /// Milliseconds that the host needs to enqueue a step.
-    pub host_ms: f64,
+    pub(crate) host_ms: f64,
     /// Non-padding tokens per second.
-    pub tokens_per_sec: f64,
+    pub(crate) tokens_per_sec: f64,
     /// From 0 to 1; null if the peak of the device is unknown.
-    pub mfu: Option<f64>,
+    pub(crate) mfu: Option<f64>,
     /// Device memory at the end, which is the peak; null if unknown.
-    pub reserved_bytes: Option<u64>,
+    pub(crate) reserved_bytes: Option<u64>,
     /// Seconds from the first step to the end of the warm-up.
-    pub warm_up_secs: f64,
+    pub(crate) warm_up_secs: f64,
     /// Mean loss per label of the first and of the last step.
-    pub losses: [f64; 2],
+    pub(crate) losses: [f64; 2],
     /// Whether steps were replayed as CUDA graphs.
-    pub replayed: bool,
+    pub(crate) replayed: bool,
     /// PyTorch, if it was asked for and has the workload.
     pub peer: Vec<PeerTime>,
 }

@@ -55,9 +55,9 @@ pub struct PeerTime {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeerOperator {
     /// The part of the line before the time.
-    pub name: String,
+    pub(crate) name: String,
     /// Milliseconds per call.
-    pub ms: f64,
+    pub(crate) ms: f64,
 }
 
 impl Peer {

@@ -19,11 +19,11 @@ use super::compare::Losses;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measure {
     /// Its field in `metrics.jsonl`.
-    pub field: &'static str,
+    pub(crate) field: &'static str,
     /// Its name for people, with its unit.
     pub name: &'static str,
     /// Whether the highest value is the best one.
-    pub higher_is_better: bool,
+    pub(crate) higher_is_better: bool,
 }
 
 /// The measures, in the order in which people read them.
@@ -75,7 +75,7 @@ pub struct RunRecord {
     /// The speed, if a line of metrics was written.
     pub speed: Option<Speed>,
     /// Fingerprint of the vocabulary, if there is a checkpoint or a trained tokenizer.
-    pub vocabulary: Option<String>,
+    pub(crate) vocabulary: Option<String>,
     /// The values of each measure by its field, in the order of their steps.
     validations: BTreeMap<&'static str, Vec<Measured>>,
 }

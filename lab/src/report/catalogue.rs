@@ -46,19 +46,19 @@ pub enum Style {
 #[derive(Debug, Clone, Copy)]
 pub struct Measure {
     /// The kind of the lines.
-    pub kind: &'static str,
+    pub(crate) kind: &'static str,
     /// The field; `a.b` is field `b` of object `a`.
-    pub field: &'static str,
+    pub(crate) field: &'static str,
     /// What the field was called before.
-    pub older: Option<&'static str>,
+    pub(crate) older: Option<&'static str>,
     /// A field that the value is divided by.
-    pub per: Option<&'static str>,
+    pub(crate) per: Option<&'static str>,
     /// Its name in the legend.
-    pub label: &'static str,
+    pub(crate) label: &'static str,
     /// What a value is multiplied by.
-    pub scale: f64,
+    pub(crate) scale: f64,
     /// How it is drawn.
-    pub style: Style,
+    pub(crate) style: Style,
 }
 
 /// The vertical axis.
@@ -78,15 +78,15 @@ pub struct Kind {
     /// Its name on the command line and in links.
     pub id: &'static str,
     /// Its heading.
-    pub title: &'static str,
+    pub(crate) title: &'static str,
     /// The unit of its vertical axis.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
     /// Its vertical axis.
-    pub axis: Axis,
+    pub(crate) axis: Axis,
     /// Where it stands.
     pub section: Section,
     /// What it shows; of [`OWN`], nothing that is known before.
-    pub measures: &'static [Measure],
+    pub(crate) measures: &'static [Measure],
 }
 
 /// The figures of a model of one's own, which have a picture each.

@@ -14,34 +14,34 @@ const AVERAGED: usize = 40;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
     /// Its name in the legend; empty if the legend does not list it.
-    pub label: String,
+    pub(crate) label: String,
     /// The number of its colour.
-    pub colour: usize,
+    pub(crate) colour: usize,
     /// How it is drawn: never as [`Style::Noisy`].
-    pub style: Style,
+    pub(crate) style: Style,
     /// Whether it stands behind the others.
-    pub is_faint: bool,
+    pub(crate) is_faint: bool,
     /// Its points, from left to right.
-    pub points: Points,
+    pub(crate) points: Points,
 }
 
 /// A picture with its numbers.
 #[derive(Debug, Clone)]
 pub struct Figure {
     /// Its name, unique on a page.
-    pub id: String,
+    pub(crate) id: String,
     /// Its heading.
-    pub title: String,
+    pub(crate) title: String,
     /// The kind that it belongs to.
-    pub kind: &'static Kind,
+    pub(crate) kind: &'static Kind,
     /// Its curves, the ones behind first.
-    pub curves: Vec<Curve>,
+    pub(crate) curves: Vec<Curve>,
     /// Steps that a point of a noisy curve is the mean of; 1 if there are none.
     pub averaged: usize,
     /// The first and the last step of the runs, so that all figures of a page have one horizontal axis.
-    pub steps: [f64; 2],
+    pub(crate) steps: [f64; 2],
     /// Runs of the page, with curves or without.
-    pub n_runs: usize,
+    pub(crate) n_runs: usize,
 }
 
 impl Figure {

@@ -58,37 +58,37 @@ pub type Points = Vec<(f64, f64)>;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
     /// The newest step before it.
-    pub step: u64,
+    pub(crate) step: u64,
     /// What happened.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 /// A text that the model wrote while it was trained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     /// Optimizer steps done.
-    pub step: u64,
+    pub(crate) step: u64,
     /// What the model read.
-    pub source: String,
+    pub(crate) source: String,
     /// What the model wrote.
-    pub output: String,
+    pub(crate) output: String,
     /// What was wanted, if that is known.
-    pub reference: Option<String>,
+    pub(crate) reference: Option<String>,
 }
 
 /// The totals of a run that has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct End {
     /// `steps`, `time` or `stopped`.
-    pub outcome: String,
+    pub(crate) outcome: String,
     /// Seconds of training.
-    pub train_secs: Option<f64>,
+    pub(crate) train_secs: Option<f64>,
     /// Non-padding tokens per second.
-    pub tokens_per_sec: Option<f64>,
+    pub(crate) tokens_per_sec: Option<f64>,
     /// Fraction of padding.
-    pub padding_ratio: Option<f64>,
+    pub(crate) padding_ratio: Option<f64>,
     /// Fraction of the time that training waited for data.
-    pub data_wait_share: Option<f64>,
+    pub(crate) data_wait_share: Option<f64>,
 }
 
 /// A run, as its folder tells it.
@@ -97,25 +97,25 @@ pub struct History {
     /// The run folder.
     pub dir: PathBuf,
     /// The name of the folder, unique among the runs of a report.
-    pub name: String,
+    pub(crate) name: String,
     /// The configuration, if this version of Kiln can read it.
     pub config: Option<Config>,
     /// The device, if a process of this version or a later one has trained.
-    pub device: Option<String>,
+    pub(crate) device: Option<String>,
     /// Steps that were logged.
-    pub n_steps: u64,
+    pub(crate) n_steps: u64,
     /// The newest step.
-    pub last_step: u64,
+    pub(crate) last_step: u64,
     /// Seconds since 1970 of the newest line.
-    pub last_time: Option<f64>,
+    pub(crate) last_time: Option<f64>,
     /// Steps whose loss or gradient was not finite.
-    pub non_finite_steps: u64,
+    pub(crate) non_finite_steps: u64,
     /// What happened, oldest first.
-    pub notes: Vec<Note>,
+    pub(crate) notes: Vec<Note>,
     /// What the model wrote, oldest first.
-    pub samples: Vec<Sample>,
+    pub(crate) samples: Vec<Sample>,
     /// The totals, unless the newest process still trains or was killed.
-    pub end: Option<End>,
+    pub(crate) end: Option<End>,
     /// Lines that are not JSON: usually the last one of a run that goes on.
     pub bad_lines: u64,
     values: BTreeMap<(&'static str, &'static str), Points>,

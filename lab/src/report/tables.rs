@@ -16,13 +16,13 @@ const NUMBERS: usize = 12;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     /// Its name, for readers that announce it.
-    pub name: String,
+    pub(crate) name: String,
     /// The names of its columns.
-    pub head: Vec<String>,
+    pub(crate) head: Vec<String>,
     /// Its rows; the first cell names the row.
-    pub rows: Vec<Vec<String>>,
+    pub(crate) rows: Vec<Vec<String>>,
     /// Whether each column but the first belongs to a run and shows its colour.
-    pub has_colours: bool,
+    pub(crate) has_colours: bool,
 }
 
 /// How far the runs got, how well and how fast.

@@ -7,7 +7,7 @@ use std::path::Path;
 /// Returns the CPUs on the NUMA node of a GPU, or `None` on machines with one node and where the system does not say.
 ///
 /// `index` counts visible GPUs, as CUDA does; `visible` is the value of `CUDA_VISIBLE_DEVICES`. `root` is `/`.
-pub fn cpus_near_gpu(root: &Path, index: usize, visible: Option<&str>) -> Option<Vec<usize>> {
+pub(crate) fn cpus_near_gpu(root: &Path, index: usize, visible: Option<&str>) -> Option<Vec<usize>> {
     if n_nodes_with_cpus(root) < 2 {
         return None;
     }

@@ -28,15 +28,15 @@ pub(super) enum Signal {
 #[derive(Debug, Clone, Default)]
 pub struct Signals {
     /// Ctrl-C.
-    pub interrupt: Arc<AtomicBool>,
+    pub(crate) interrupt: Arc<AtomicBool>,
     /// SIGTERM.
-    pub terminate: Arc<AtomicBool>,
+    pub(crate) terminate: Arc<AtomicBool>,
     /// A terminal that closes.
-    pub hang_up: Arc<AtomicBool>,
+    pub(crate) hang_up: Arc<AtomicBool>,
     /// SIGUSR1.
-    pub save_now: Arc<AtomicBool>,
+    pub(crate) save_now: Arc<AtomicBool>,
     /// Ctrl-Z.
-    pub suspend: Arc<AtomicBool>,
+    pub(crate) suspend: Arc<AtomicBool>,
     /// Whether one that ends the run has been taken.
     end_taken: Arc<AtomicBool>,
 }

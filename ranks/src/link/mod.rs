@@ -89,7 +89,7 @@ impl Link {
     }
 
     /// This process: `0..size`.
-    pub fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.shared().rank
     }
 

@@ -23,6 +23,13 @@ impl Source {
         let found = functions(&self.text, &self.scanned.code).into_iter();
         found.map(|function| (is_test(function.at), function)).map(|(test, function)| (function, test)).collect()
     }
+
+    /// The number of lines outside modules for tests.
+    pub(super) fn lines_without_tests(&self) -> usize {
+        let bodies = test_modules(&self.scanned.code).into_iter().filter_map(|module| module.body);
+        let in_tests: usize = bodies.map(|body| self.text[body].lines().count()).sum();
+        self.text.lines().count() - in_tests
+    }
 }
 
 pub(super) fn root() -> PathBuf {

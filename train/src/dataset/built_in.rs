@@ -18,7 +18,7 @@ const TRAIN_ROWS: usize = 50_000;
 pub(super) const VALID_ROWS: usize = 500;
 
 /// Generates the rows of the built-in task.
-pub fn rows(config: &Config) -> kiln_data::Result<Numbers> {
+pub(crate) fn rows(config: &Config) -> kiln_data::Result<Numbers> {
     numbers::examples(TRAIN_ROWS, VALID_ROWS, numbers::MAX_DIGITS, config.seed)
 }
 

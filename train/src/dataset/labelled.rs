@@ -54,7 +54,7 @@ pub(super) fn open(
 ///
 /// # Errors
 /// If a file cannot be read, or if a label is not one of the run's classes.
-pub fn valid_rows(
+pub(crate) fn valid_rows(
     config: &Config,
     named: &[PathBuf],
     cache_dir: &Path,
@@ -74,7 +74,7 @@ pub fn valid_rows(
 
 /// Names the classes of `config` as the run `origin` does, if its rows have the same ones, so that its head can be kept. Names that are
 /// set stay. Returns whether it has named them.
-pub fn take_classes(config: &mut Config, origin: &Config, cache_dir: &Path) -> Result<bool> {
+pub(crate) fn take_classes(config: &mut Config, origin: &Config, cache_dir: &Path) -> Result<bool> {
     let names = &origin.data.labels.names;
     if origin.task != config.task || names.is_empty() || !config.data.labels.names.is_empty() {
         return Ok(false);

@@ -85,7 +85,7 @@ pub(super) fn open(
 
 /// Leaves out pairs whose source has more than `limit` tokens, the end token included: the model cannot read them. Returns the others,
 /// and a sentence if there are such pairs.
-pub fn translatable(
+pub(crate) fn translatable(
     examples: Vec<Example>,
     tokenizers: &PairTokenizers,
     limit: usize,
@@ -106,7 +106,7 @@ pub fn translatable(
 }
 
 /// Finds or builds the token cache at `path`.
-pub fn open_cache(
+pub(crate) fn open_cache(
     path: &Path,
     corpus: &PairCorpus,
     tokenizers: &PairTokenizers,

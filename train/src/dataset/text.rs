@@ -71,19 +71,19 @@ fn one_document(report: &RowReport, corpus: &TextCorpus) -> Result<Option<String
 }
 
 /// A text to score a model on.
-pub struct OpenedText {
+pub(crate) struct OpenedText {
     /// Its rows.
-    pub source: Arc<dyn BatchSource>,
+    pub(crate) source: Arc<dyn BatchSource>,
     /// Its length in UTF-8 bytes, without the separators of documents.
-    pub n_bytes: u64,
+    pub(crate) n_bytes: u64,
     /// The documents that were kept and skipped.
-    pub report: RowReport,
+    pub(crate) report: RowReport,
     /// How its documents lie in rows. `None` for conversations, which are never cut and do not see each other.
-    pub division: Option<Division>,
+    pub(crate) division: Option<Division>,
     /// Words of it to try the model with.
-    pub prompt: Option<String>,
+    pub(crate) prompt: Option<String>,
     /// What the user should know about how it is read.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// How the documents of a text lie in rows. A cut document is read in parts, the later ones without what stands before.
@@ -101,7 +101,7 @@ pub struct Division {
 
 /// Opens the `named` files, or the validation text of the run if there are none, with a token cache in `cache_dir`.
 /// Returns `None` if there is no text.
-pub fn valid_text(
+pub(crate) fn valid_text(
     config: &Config,
     named: &[PathBuf],
     cache_dir: &Path,

@@ -27,7 +27,7 @@ impl Vocabulary {
     }
 
     /// Writes `tokenizer.json` (or one each for source and target) and `tokenizer_config.json` into a folder.
-    pub fn save(&self, dir: &Path) -> kiln_data::Result<()> {
+    pub(crate) fn save(&self, dir: &Path) -> kiln_data::Result<()> {
         match self {
             Self::Pairs(tokenizers) => tokenizers.save(dir),
             Self::Text(tokenizer) => tokenizer.save(dir),

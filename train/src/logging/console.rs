@@ -45,7 +45,7 @@ enum Reader {
 
 impl Console {
     /// Creates a console on stderr, which acknowledges that `stop` was set.
-    pub fn new(extent: Extent, stop: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(extent: Extent, stop: Arc<AtomicBool>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(extent.total_steps), ProgressDrawTarget::stderr());
             let style =

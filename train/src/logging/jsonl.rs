@@ -38,7 +38,7 @@ struct NoteFields<'a> {
 impl Jsonl {
     /// Opens `path` for appending. It first removes the lines of steps after `start_step`, and an unfinished last line of a
     /// killed run.
-    pub fn open(path: &Path, start_step: u64) -> Result<Self> {
+    pub(crate) fn open(path: &Path, start_step: u64) -> Result<Self> {
         if path.exists() {
             keep_until(path, start_step)?;
         }

@@ -49,7 +49,7 @@ fn with_whole_cells(line: &str) -> String {
 }
 
 /// Breaks a line for the terminal that stderr goes to; elsewhere its breaks stay as they are. No control character passes.
-pub fn for_stderr(line: &str) -> String {
+pub(crate) fn for_stderr(line: &str) -> String {
     for_terminal(line, &Term::stderr())
 }
 

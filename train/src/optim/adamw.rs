@@ -15,7 +15,7 @@ pub struct AdamW {
 
 impl AdamW {
     /// Takes the hyperparameters of `config`.
-    pub fn new(config: &OptimConfig) -> Self {
+    pub(crate) fn new(config: &OptimConfig) -> Self {
         let OptimConfig { beta1, beta2, eps, weight_decay, .. } = *config;
         Self { hyper: AdamWHyper { beta1, beta2, eps, weight_decay, n_decayed: 0 } }
     }

@@ -27,7 +27,7 @@ impl Groups {
     }
 
     /// The numbers of state that a run keeps for each weight of a matrix of a layer, and for each other parameter.
-    pub fn state_sizes(config: &Config) -> [u64; 2] {
+    pub(crate) fn state_sizes(config: &Config) -> [u64; 2] {
         let groups = Self::of(config, FloatDType::F32);
         ["layers.0.linear.weight", "embedding.table"].map(|path| groups.state_of(&ParamEntry::matrix(path)))
     }

@@ -16,13 +16,13 @@ pub struct Ema {
 
 impl Ema {
     /// Starts from `master` (`[n]`, f32), or goes on from the average of an earlier run.
-    pub fn new(decay: f64, master: &Tensor<1>) -> Self {
+    pub(crate) fn new(decay: f64, master: &Tensor<1>) -> Self {
         // A copy: the optimizer overwrites its weights.
         Self { decay, weights: master.clone() * 1.0 }
     }
 
     /// Keeps only this rank's slice.
-    pub fn sharded(self, slices: &Slices) -> Self {
+    pub(crate) fn sharded(self, slices: &Slices) -> Self {
         Self { weights: self.weights.slice([slices.own()]) * 1.0, ..self }
     }
 
@@ -32,7 +32,7 @@ impl Ema {
     ///
     /// # Shapes
     /// - `master`: as the average, f32
-    pub fn update(&mut self, step: u64, master: &Tensor<1>, numbers: &StepNumbers) {
+    pub(crate) fn update(&mut self, step: u64, master: &Tensor<1>, numbers: &StepNumbers) {
         let [n] = self.weights.dims();
         let share = (1.0 - decay_at(step, self.decay)) as f32;
         let share = (numbers.taken() * share).expand([n]);
@@ -41,7 +41,7 @@ impl Ema {
     }
 
     /// The averaged weights, f32: this rank's slice of them if the optimizer is sharded.
-    pub fn weights(&self) -> &Tensor<1> {
+    pub(crate) fn weights(&self) -> &Tensor<1> {
         &self.weights
     }
 }

@@ -44,35 +44,35 @@ pub struct FlatOptimizer {
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Which optimizer updates which parameters.
-    pub groups: Groups,
+    pub(crate) groups: Groups,
     /// Learning rate of each update.
-    pub learning_rate: LearningRate,
+    pub(crate) learning_rate: LearningRate,
     /// Limit of the global gradient norm; 0 switches clipping off.
-    pub max_grad_norm: f64,
+    pub(crate) max_grad_norm: f64,
     /// Dynamic loss scaling, for f16.
-    pub scaling: Option<LossScaling>,
+    pub(crate) scaling: Option<LossScaling>,
     /// Whether a loss or gradient that is not finite stops all later updates. Without loss scaling only.
-    pub stops: bool,
+    pub(crate) stops: bool,
     /// Initial number of updates and loss scale.
-    pub counters: Counters,
+    pub(crate) counters: Counters,
 }
 
 impl FlatOptimizer {
     /// Creates an optimizer whose master weights are the weights of `module`. Pass the module in f32, before any cast, so that
     /// the master weights are exact. The module will compute in `dtype`, see [`Self::attach`].
-    pub fn new<M: Module>(module: &M, setup: Setup, dtype: FloatDType) -> Self {
+    pub(crate) fn new<M: Module>(module: &M, setup: Setup, dtype: FloatDType) -> Self {
         Self::with_table(module, ParamTable::of(module), setup, dtype)
     }
 
     /// Does the same with a `table` of `module` in which some parameters are frozen. They have no state.
-    pub fn with_table<M: Module>(module: &M, table: ParamTable, setup: Setup, dtype: FloatDType) -> Self {
+    pub(crate) fn with_table<M: Module>(module: &M, table: ParamTable, setup: Setup, dtype: FloatDType) -> Self {
         let table = setup.groups.lay_out(table);
         let master = table.flatten_weights(module);
         Self::started(table, master, setup, dtype)
     }
 
     /// Starts from flat f32 master weights, laid out by a `table` of the setup's groups, with a state of zeros.
-    pub fn started(table: ParamTable, master: Tensor<1>, setup: Setup, dtype: FloatDType) -> Self {
+    pub(crate) fn started(table: ParamTable, master: Tensor<1>, setup: Setup, dtype: FloatDType) -> Self {
         let device = master.device();
         let zeros = |slot: StateSlot| Tensor::zeros([slot.range.len()], (&device, DType::F32));
         let named = setup.groups.slots(&table).into_iter().map(zeros).collect();
@@ -84,7 +84,7 @@ impl FlatOptimizer {
     ///
     /// # Panics
     /// If a tensor does not have the length of its part of the table.
-    pub fn restored(
+    pub(crate) fn restored(
         table: ParamTable,
         (master, named): (Tensor<1>, Vec<Tensor<1>>),
         setup: Setup,
@@ -118,7 +118,7 @@ impl FlatOptimizer {
     }
 
     /// Creates an optimizer with the same settings for another module in f32.
-    pub fn like<M: Module>(&self, module: &M, dtype: FloatDType) -> Self {
+    pub(crate) fn like<M: Module>(&self, module: &M, dtype: FloatDType) -> Self {
         let setup = Setup {
             groups: self.groups.clone(),
             learning_rate: self.learning_rate.clone(),
@@ -132,7 +132,7 @@ impl FlatOptimizer {
 
     /// Keeps only this rank's slice of master weights and state. Call it before [`Self::attach`]. Every later step takes
     /// the gradients of the slice and updates its weights; [`Self::complete`] then brings in the weights of the other ranks.
-    pub fn sharded(mut self, slices: &Slices) -> Self {
+    pub(crate) fn sharded(mut self, slices: &Slices) -> Self {
         let FlatState { master, weights, named } = self.state.take().expect("a state between steps");
         let (own, device) = (slices.own(), master.device());
         // The optimizer overwrites the masters in place, so the weights need a buffer of their own in f32, too.
@@ -154,12 +154,12 @@ impl FlatOptimizer {
     }
 
     /// Returns whether the state is one rank's slice.
-    pub fn is_sharded(&self) -> bool {
+    pub(crate) fn is_sharded(&self) -> bool {
         self.all_weights.is_some()
     }
 
     /// Returns whether [`Self::step_and_complete`] can be called.
-    pub fn overlaps(&self) -> bool {
+    pub(crate) fn overlaps(&self) -> bool {
         // Every rank must come to the same answer, so it does not depend on this one's slice.
         let mut groups = self.table.groups();
         let only = groups.next().filter(|_| groups.next().is_none());
@@ -173,7 +173,7 @@ impl FlatOptimizer {
     ///
     /// # Errors
     /// If `all_gather` fails.
-    pub fn complete<E>(
+    pub(crate) fn complete<E>(
         &mut self,
         all_gather: impl FnOnce(Tensor<1>, Tensor<1>) -> Result<Tensor<1>, E>,
     ) -> Result<(), E> {
@@ -185,7 +185,7 @@ impl FlatOptimizer {
     }
 
     /// Replaces the weights by `master` (`[n]`, f32), for an optimizer with a whole state. State and counters stay.
-    pub fn set_master(&mut self, master: Tensor<1>) {
+    pub(crate) fn set_master(&mut self, master: Tensor<1>) {
         assert!(!self.is_sharded(), "a replica has whole weights");
         let device = master.device();
         let state = self.state.take().expect("a state between steps");
@@ -216,23 +216,23 @@ impl FlatOptimizer {
     }
 
     /// Updates made and loss scale. On a GPU the next step overwrites them.
-    pub fn progress(&self) -> &Progress {
+    pub(crate) fn progress(&self) -> &Progress {
         self.progress.as_ref().expect("a state between steps")
     }
 
     /// Whether the loss is scaled.
-    pub fn is_scaled(&self) -> bool {
+    pub(crate) fn is_scaled(&self) -> bool {
         self.policy.scaling.is_some()
     }
 
     /// The factor for the loss before differentiation, `[1]`, f32; `None` without loss scaling.
-    pub fn loss_factor(&self) -> Option<Tensor<1>> {
+    pub(crate) fn loss_factor(&self) -> Option<Tensor<1>> {
         self.loss_factor_at_call()()
     }
 
     /// A function that returns the current [`Self::loss_factor`] whenever it is called. On a GPU only, where the scale stays
     /// in the same buffer.
-    pub fn loss_factor_at_call(&self) -> impl Fn() -> Option<Tensor<1>> + Send + use<> {
+    pub(crate) fn loss_factor_at_call(&self) -> impl Fn() -> Option<Tensor<1>> + Send + use<> {
         let scaled = self.policy.scaling.map(|scaling| (self.progress().clone(), scaling.unit));
         move || scaled.as_ref().map(|(progress, unit)| progress.loss_scale() / *unit)
     }
@@ -301,7 +301,7 @@ impl FlatOptimizer {
     ///
     /// # Panics
     /// Unless it [`Self::overlaps`].
-    pub fn step_and_complete(
+    pub(crate) fn step_and_complete(
         &mut self,
         gradients: FlatGradients,
         divisor: Tensor<1>,
@@ -352,18 +352,18 @@ impl FlatOptimizer {
 
     /// Sets the number of updates after reading it from the device, which has been given `n_later` steps since.
     /// Coefficients of earlier updates can then be dropped.
-    pub fn observe(&mut self, updates: u64, n_later: u64) {
+    pub(crate) fn observe(&mut self, updates: u64, n_later: u64) {
         self.updates = [updates, updates + n_later];
     }
 
     /// Replaces the weights of `module` by views of the flat tensor. On a GPU later steps change them in place.
-    pub fn attach<M: Module>(&self, module: M) -> M {
+    pub(crate) fn attach<M: Module>(&self, module: M) -> M {
         let weights = self.all_weights.as_ref().unwrap_or_else(|| self.state().compute_weights());
         self.table.attach(module, weights)
     }
 
     /// Updates the weights of the attached `module` after a step. On a GPU it has them already.
-    pub fn write_back<M: Module>(&self, module: M) -> M {
+    pub(crate) fn write_back<M: Module>(&self, module: M) -> M {
         let in_place = is_updated_in_place(&self.state().master.device());
         if in_place { module } else { self.attach(module) }
     }

@@ -19,7 +19,7 @@ pub struct Frozen(Arc<Vec<NamedTensor>>);
 
 impl Frozen {
     /// Takes the frozen parameters of `module`, in f32. Waits for the device.
-    pub fn of<M: Module>(module: &M, table: &ParamTable) -> Self {
+    pub(crate) fn of<M: Module>(module: &M, table: &ParamTable) -> Self {
         let mut visitor = Read { table, at: 0, tensors: Vec::new() };
         if table.has_frozen() {
             module.visit(&mut visitor);
@@ -31,7 +31,7 @@ impl Frozen {
     ///
     /// # Errors
     /// The path of a parameter that is missing or has another shape.
-    pub fn chosen(weights: &[NamedTensor], table: &ParamTable) -> Result<Self, String> {
+    pub(crate) fn chosen(weights: &[NamedTensor], table: &ParamTable) -> Result<Self, String> {
         let by_name: HashMap<&str, &NamedTensor> = weights.iter().map(|it| (it.name.as_str(), it)).collect();
         let find = |entry: &super::ParamEntry| {
             let found = by_name.get(entry.path.as_str()).filter(|tensor| tensor.shape == entry.shape);
@@ -41,7 +41,7 @@ impl Frozen {
     }
 
     /// Gives the frozen parameters of `module` their values in `dtype`. They will get no gradients.
-    pub fn put<M: Module>(&self, module: M, table: &ParamTable, dtype: FloatDType) -> M {
+    pub(crate) fn put<M: Module>(&self, module: M, table: &ParamTable, dtype: FloatDType) -> M {
         if self.0.is_empty() {
             return module;
         }
@@ -49,7 +49,7 @@ impl Frozen {
     }
 
     /// Their f32 values.
-    pub fn tensors(&self) -> &[NamedTensor] {
+    pub(crate) fn tensors(&self) -> &[NamedTensor] {
         &self.0
     }
 }

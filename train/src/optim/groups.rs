@@ -9,11 +9,11 @@ use super::{Optimizer, ParamEntry, ParamTable};
 #[derive(Debug, Clone)]
 pub struct Group {
     /// The optimizer.
-    pub optimizer: Arc<dyn Optimizer>,
+    pub(crate) optimizer: Arc<dyn Optimizer>,
     /// Factor of the run's learning rate.
-    pub rate: f64,
+    pub(crate) rate: f64,
     /// Whether the group takes a parameter that no earlier group has taken.
-    pub takes: fn(&ParamEntry) -> bool,
+    pub(crate) takes: fn(&ParamEntry) -> bool,
 }
 
 /// The groups of a run. A parameter belongs to the first group that takes it.
@@ -26,24 +26,24 @@ pub struct StateSlot {
     /// Name of the state.
     pub name: &'static str,
     /// Number of the group.
-    pub group: usize,
+    pub(crate) group: usize,
     /// The group's elements in the flat tensor.
     pub range: Range<usize>,
 }
 
 impl Groups {
     /// Makes groups of a list, the last of which must take everything that is left.
-    pub fn new(groups: Vec<Group>) -> Self {
+    pub(crate) fn new(groups: Vec<Group>) -> Self {
         Self(groups.into())
     }
 
     /// One optimizer for all parameters.
-    pub fn one(optimizer: impl Optimizer + 'static) -> Self {
+    pub(crate) fn one(optimizer: impl Optimizer + 'static) -> Self {
         Self::new(vec![Group { optimizer: Arc::new(optimizer), rate: 1.0, takes: |_| true }])
     }
 
     /// The groups, in order.
-    pub fn list(&self) -> &[Group] {
+    pub(crate) fn list(&self) -> &[Group] {
         &self.0
     }
 
@@ -51,7 +51,7 @@ impl Groups {
     ///
     /// # Panics
     /// If no group takes a parameter.
-    pub fn lay_out(&self, table: ParamTable) -> ParamTable {
+    pub(crate) fn lay_out(&self, table: ParamTable) -> ParamTable {
         let group_of = |entry: &ParamEntry| {
             let found = self.0.iter().position(|group| (group.takes)(entry));
             found.unwrap_or_else(|| panic!("{} belongs to no group of parameters", entry.path))

@@ -43,7 +43,7 @@ pub struct Muon {
 impl Muon {
     /// Takes the weight decay of `config`. The products have the precision of a model that computes in `dtype`, but never f16, whose
     /// range is too small.
-    pub fn new(config: &OptimConfig, dtype: FloatDType) -> Self {
+    pub(crate) fn new(config: &OptimConfig, dtype: FloatDType) -> Self {
         let products = if dtype == FloatDType::F32 { FloatDType::F32 } else { FloatDType::BF16 };
         Self { weight_decay: config.weight_decay, products }
     }

@@ -79,27 +79,27 @@ pub trait Overlapped {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Section {
     /// Number of the group, in the order of [`Groups`](super::Groups).
-    pub group: usize,
+    pub(crate) group: usize,
     /// Its elements, counted from the start of the rank's slice.
-    pub range: Range<usize>,
+    pub(crate) range: Range<usize>,
     /// Elements of the section before this one have weight decay.
-    pub n_decayed: usize,
+    pub(crate) n_decayed: usize,
     /// The whole matrices in it, by offset in the section.
-    pub matrices: Vec<Matrix>,
+    pub(crate) matrices: Vec<Matrix>,
 }
 
 /// A matrix in a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Matrix {
+pub(crate) struct Matrix {
     /// Its first element.
-    pub offset: usize,
+    pub(crate) offset: usize,
     /// Rows and columns.
-    pub shape: [usize; 2],
+    pub(crate) shape: [usize; 2],
 }
 
 impl Section {
     /// Number of elements, including gaps between parameters.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.range.len()
     }
 
@@ -113,11 +113,11 @@ impl Section {
 #[derive(Debug, Clone)]
 pub struct SectionState {
     /// Master weights, f32.
-    pub master: Tensor<1>,
+    pub(crate) master: Tensor<1>,
     /// The master weights rounded to the dtype that the model computes in; `None` if it computes with the masters.
-    pub weights: Option<Tensor<1>>,
+    pub(crate) weights: Option<Tensor<1>>,
     /// The tensors of [`Optimizer::state`], in its order, f32.
-    pub named: Vec<Tensor<1>>,
+    pub(crate) named: Vec<Tensor<1>>,
 }
 
 impl SectionState {

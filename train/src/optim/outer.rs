@@ -23,7 +23,7 @@ pub struct Outer {
 impl Outer {
     /// Starts from `master`, the weights that all replicas have, `[n]`, f32; with the `velocity` of an earlier run, `[n]`, f32, or none.
     /// What travels has `dtype`: bf16 for a model that computes in 16 bits, whatever they are, because f16 loses small changes.
-    pub fn new(
+    pub(crate) fn new(
         [learning_rate, momentum]: [f64; 2],
         dtype: FloatDType,
         master: &Tensor<1>,
@@ -40,7 +40,7 @@ impl Outer {
 
     /// Returns the way back from this replica's weights `master`, `[n]`, to the weights that all started from: `[n]`, in the dtype that
     /// travels. It is the replica's outer gradient.
-    pub fn gradient(&self, master: &Tensor<1>) -> Tensor<1> {
+    pub(crate) fn gradient(&self, master: &Tensor<1>) -> Tensor<1> {
         (self.anchor.clone() - master.clone()).cast(self.dtype)
     }
 
@@ -56,7 +56,7 @@ impl Outer {
     ///
     /// # Shapes
     /// - `gradients`: `[world size * slice]`: the slice of each replica, one behind the other
-    pub fn step(&mut self, gradients: &Tensor<1>) -> Tensor<1> {
+    pub(crate) fn step(&mut self, gradients: &Tensor<1>) -> Tensor<1> {
         let [slice] = self.velocity.dims();
         let n_replicas = gradients.dims()[0] / slice;
         assert_eq!(gradients.dims(), [n_replicas * slice], "a slice from each replica");
@@ -70,13 +70,13 @@ impl Outer {
 
     /// Takes the step: subtracts `change`, `[n]`, the changes of all slices. Returns the weights that all replicas go on from, `[n]`, f32,
     /// in a buffer of their own.
-    pub fn apply(&mut self, change: Tensor<1>) -> Tensor<1> {
+    pub(crate) fn apply(&mut self, change: Tensor<1>) -> Tensor<1> {
         self.anchor = self.anchor.clone() - change.cast(FloatDType::F32);
         self.anchor.clone() * 1.0
     }
 
     /// Sum of the outer gradients of the slice, `[slice]`, f32.
-    pub fn velocity(&self) -> &Tensor<1> {
+    pub(crate) fn velocity(&self) -> &Tensor<1> {
         &self.velocity
     }
 }

@@ -15,20 +15,20 @@ use super::optimizer::{Cut, Matrix, Section};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamEntry {
     /// Path in the module, such as `encoder.layers.0.self_attention.qkv.weight`.
-    pub path: String,
+    pub(crate) path: String,
     /// Its shape.
-    pub shape: Vec<usize>,
+    pub(crate) shape: Vec<usize>,
     /// Whether weight decay applies. As in nanoGPT and Hugging Face's trainer, the rank decides: matrices, including
     /// embeddings, are decayed; biases and scales of norms are not.
-    pub decayed: bool,
+    pub(crate) decayed: bool,
     /// Whether training leaves the parameter alone. It then has no slice.
-    pub frozen: bool,
+    pub(crate) frozen: bool,
     /// First element in the flat tensor.
-    pub offset: usize,
+    pub(crate) offset: usize,
     /// Number of the group of parameters that it belongs to.
-    pub group: usize,
+    pub(crate) group: usize,
     /// Where it may be cut.
-    pub cut: Cut,
+    pub(crate) cut: Cut,
 }
 
 impl ParamEntry {
@@ -87,7 +87,7 @@ impl ParamTable {
     ///
     /// # Panics
     /// As [`Self::of`].
-    pub fn trained<M: Module, E>(
+    pub(crate) fn trained<M: Module, E>(
         module: &M,
         is_frozen: impl FnOnce(&[&str]) -> Result<Vec<bool>, E>,
     ) -> Result<Self, E> {
@@ -142,13 +142,13 @@ impl ParamTable {
     }
 
     /// The groups that have parameters: number, and range in the flat tensor.
-    pub fn groups(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let ranges = self.group_bounds.windows(2).map(|bounds| bounds[0]..bounds[1]);
         ranges.enumerate().filter(|(_, range)| !range.is_empty())
     }
 
     /// The sections of the groups in the slice `own` of the flat tensor, in order.
-    pub fn sections(&self, own: &Range<usize>) -> Vec<Section> {
+    pub(crate) fn sections(&self, own: &Range<usize>) -> Vec<Section> {
         let section = |(group, whole): (usize, Range<usize>)| {
             let range = whole.start.max(own.start)..whole.end.min(own.end);
             let decayed = whole.start + self.n_decayed_in(whole.clone());
@@ -176,19 +176,19 @@ impl ParamTable {
     }
 
     /// The parameters that training leaves alone.
-    pub fn frozen(&self) -> impl Iterator<Item = &ParamEntry> {
+    pub(crate) fn frozen(&self) -> impl Iterator<Item = &ParamEntry> {
         self.all.iter().filter(|entry| entry.frozen)
     }
 
     /// The paths of the frozen parameters, sorted.
-    pub fn frozen_paths(&self) -> Vec<String> {
+    pub(crate) fn frozen_paths(&self) -> Vec<String> {
         let mut paths: Vec<String> = self.frozen().map(|entry| entry.path.clone()).collect();
         paths.sort();
         paths
     }
 
     /// Whether some parameters are frozen.
-    pub fn has_frozen(&self) -> bool {
+    pub(crate) fn has_frozen(&self) -> bool {
         self.entries.len() < self.all.len()
     }
 
@@ -213,7 +213,7 @@ impl ParamTable {
     }
 
     /// Copies the weights of `module` to a flat f32 tensor.
-    pub fn flatten_weights<M: Module>(&self, module: &M) -> Tensor<1> {
+    pub(crate) fn flatten_weights<M: Module>(&self, module: &M) -> Tensor<1> {
         let mut visitor = CollectWeights { all: self.all.iter(), parts: Vec::new(), device: None };
         module.visit(&mut visitor);
         let device = visitor.device.expect("a table has entries");
@@ -237,7 +237,7 @@ impl ParamTable {
     }
 
     /// Returns `gradients` in `dtype`, or added to `before` in its dtype, with the same result as [`Self::flatten_gradients`].
-    pub fn accumulate(
+    pub(crate) fn accumulate(
         &self,
         gradients: FlatGradients,
         dtype: FloatDType,
@@ -260,7 +260,7 @@ impl ParamTable {
     ///
     /// # Panics
     /// If the table was not made of this `module`.
-    pub fn attach<M: Module>(&self, module: M, weights: &Tensor<1>) -> M {
+    pub(crate) fn attach<M: Module>(&self, module: M, weights: &Tensor<1>) -> M {
         let mut mapper = Attach { all: self.all.iter(), entries: self.entries.iter(), weights };
         let module = module.map(&mut mapper);
         assert!(mapper.entries.next().is_none(), "the module has fewer parameters than the table");

@@ -19,7 +19,7 @@ pub struct LearningRate {
 
 impl LearningRate {
     /// The schedule of `config` over `steps` optimizer steps. Only `noam` uses `d_model`.
-    pub fn new(config: &OptimConfig, steps: u64, d_model: usize) -> Self {
+    pub(crate) fn new(config: &OptimConfig, steps: u64, d_model: usize) -> Self {
         Self {
             schedule: config.schedule,
             lr: config.lr,

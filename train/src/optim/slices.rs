@@ -15,7 +15,7 @@ use super::optimizer::Cut;
 use super::{FlatGradients, ParamEntry, ParamTable};
 
 /// Numbers that a rank sends along with the sums of squares of its slice.
-pub const TOTALS: usize = 3;
+pub(crate) const TOTALS: usize = 3;
 
 /// The slices of all ranks, and the parameters in the slice of this one.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ impl Slices {
     ///
     /// # Panics
     /// If `rank` is not one of the ranks.
-    pub fn new(table: &ParamTable, rank: usize, world_size: usize, device: &Device) -> Self {
+    pub(crate) fn new(table: &ParamTable, rank: usize, world_size: usize, device: &Device) -> Self {
         assert!(rank < world_size, "rank {rank} of {world_size}");
         let mut in_order: Vec<&ParamEntry> = table.entries().iter().collect();
         in_order.sort_by_key(|entry| entry.offset);
@@ -82,29 +82,29 @@ impl Slices {
 
     /// Returns whether each rank keeps everything, because there are too few places to cut at. Ranks then need the gradients of all
     /// others, one behind the other, and have nothing to give back.
-    pub fn are_whole(&self) -> bool {
+    pub(crate) fn are_whole(&self) -> bool {
         self.are_whole
     }
 
     /// Returns where the slices begin and end: one number more than there are ranks. If each rank keeps everything, a slice is a rank's
     /// copy of the flat tensor.
-    pub fn bounds(&self) -> &[usize] {
+    pub(crate) fn bounds(&self) -> &[usize] {
         &self.bounds
     }
 
     /// Does the same for what [`Self::with_summary`] takes: sums of squares and totals of all ranks.
-    pub fn summary_bounds(&self) -> &[usize] {
+    pub(crate) fn summary_bounds(&self) -> &[usize] {
         &self.summary_bounds
     }
 
     /// Returns this rank's slice for [`Communicator::add_up`](kiln_kernels::collective::Communicator::add_up), which does what
     /// [`Self::add_up`] does.
-    pub fn slice(&self) -> &Slice {
+    pub(crate) fn slice(&self) -> &Slice {
         &self.slice
     }
 
     /// Returns this rank's slice of the flat tensor.
-    pub fn own(&self) -> Range<usize> {
+    pub(crate) fn own(&self) -> Range<usize> {
         let (start, end) = (self.bounds[self.rank], self.bounds[self.rank + 1]);
         if self.are_whole { 0..end - start } else { start..end }
     }
@@ -115,7 +115,7 @@ impl Slices {
     /// # Shapes
     /// - `received`: `[world size * slice]`, any float dtype
     /// - result: `[slice]`, f32
-    pub fn add_up(&self, received: &Tensor<1>) -> Flat {
+    pub(crate) fn add_up(&self, received: &Tensor<1>) -> Flat {
         let len = self.own().len();
         let n_ranks = self.bounds.len() - 1;
         assert_eq!(received.dims(), [n_ranks * len], "a slice from each rank");
@@ -135,7 +135,7 @@ impl Slices {
     /// # Shapes
     /// - `summary`: see [`Self::summary_bounds`], f32
     /// - result: `[3]` for each rank
-    pub fn with_summary(&self, gradients: Flat, summary: &Tensor<1>) -> (FlatGradients, Vec<Tensor<1>>) {
+    pub(crate) fn with_summary(&self, gradients: Flat, summary: &Tensor<1>) -> (FlatGradients, Vec<Tensor<1>>) {
         // The norm adds up the squares in the order of the table.
         let squares = summary.clone().select(0, self.chunk_order.clone());
         let totals = |end: &usize| summary.clone().narrow(0, end - TOTALS, TOTALS);

@@ -16,102 +16,102 @@ const THROTTLED: f64 = 0.5;
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Figures {
     /// A step on synthetic tokens that are on the device, milliseconds.
-    pub step_ms: Option<f64>,
+    pub(crate) step_ms: Option<f64>,
     /// The host's time to enqueue it, milliseconds.
-    pub host_ms: Option<f64>,
+    pub(crate) host_ms: Option<f64>,
     /// Model FLOPs utilization, 0 to 1.
-    pub mfu: Option<f64>,
+    pub(crate) mfu: Option<f64>,
     /// The training loop on synthetic tokens, milliseconds per step.
-    pub synthetic_ms: Option<f64>,
+    pub(crate) synthetic_ms: Option<f64>,
     /// The training loop on loaded tokens, milliseconds per step.
-    pub real_ms: Option<f64>,
+    pub(crate) real_ms: Option<f64>,
     /// Fraction of that time in which the loop waits for the loader.
-    pub data_wait_share: Option<f64>,
+    pub(crate) data_wait_share: Option<f64>,
     /// `loader.num_workers`.
-    pub num_workers: usize,
+    pub(crate) num_workers: usize,
     /// `data.direct`.
-    pub is_direct: bool,
+    pub(crate) is_direct: bool,
     /// The loader alone, milliseconds per step.
-    pub loader_ms: Option<f64>,
+    pub(crate) loader_ms: Option<f64>,
     /// The loader alone with numbers of threads, milliseconds per step.
-    pub workers: Vec<(usize, f64)>,
+    pub(crate) workers: Vec<(usize, f64)>,
     /// Parse, tokenize, collate, queue: milliseconds per step.
-    pub stages_ms: Option<[f64; 4]>,
+    pub(crate) stages_ms: Option<[f64; 4]>,
     /// Uploads, milliseconds per step.
-    pub upload_ms: Option<f64>,
+    pub(crate) upload_ms: Option<f64>,
     /// `train.log_every`.
-    pub log_every: u64,
+    pub(crate) log_every: u64,
     /// Steps whose metrics are read after each, and after every tenth, milliseconds.
-    pub reads_ms: Option<[f64; 2]>,
+    pub(crate) reads_ms: Option<[f64; 2]>,
     /// Eager and replayed steps, milliseconds.
-    pub graphs_ms: Option<[f64; 2]>,
+    pub(crate) graphs_ms: Option<[f64; 2]>,
     /// Whether `train.capture` is `off`.
-    pub capture_is_off: bool,
+    pub(crate) capture_is_off: bool,
     /// The largest relative difference of losses of replayed and eager steps.
-    pub graphs_differ: Option<f64>,
+    pub(crate) graphs_differ: Option<f64>,
     /// The same for fused operators and their references.
-    pub fused_differ: Option<f64>,
+    pub(crate) fused_differ: Option<f64>,
     /// The largest such difference that rounding explains.
-    pub tolerance: f64,
+    pub(crate) tolerance: f64,
     /// Steps in f32 and in 16 bits, milliseconds.
-    pub precision_ms: Option<[f64; 2]>,
+    pub(crate) precision_ms: Option<[f64; 2]>,
     /// Whether the run computes in f32.
-    pub is_f32: bool,
+    pub(crate) is_f32: bool,
     /// Padding of an epoch.
-    pub padding: Option<Padding>,
+    pub(crate) padding: Option<Padding>,
     /// Tokens per second of the batch, and of one of four times as many rows.
-    pub batch_rates: Option<[f64; 2]>,
+    pub(crate) batch_rates: Option<[f64; 2]>,
     /// `loader.batch_tokens`.
-    pub batch_tokens: usize,
+    pub(crate) batch_tokens: usize,
     /// Several devices.
-    pub together: Option<Together>,
+    pub(crate) together: Option<Together>,
     /// `train.sync_every`.
-    pub sync_every: u64,
+    pub(crate) sync_every: u64,
     /// Power and clock during whole steps.
-    pub gpu: Option<GpuUse>,
+    pub(crate) gpu: Option<GpuUse>,
     /// Bytes that a step leaves behind.
-    pub left_bytes: Option<f64>,
+    pub(crate) left_bytes: Option<f64>,
     /// The most that it may.
-    pub left_limit: f64,
+    pub(crate) left_limit: f64,
     /// Bytes of the deferred metrics of a step.
-    pub pending_bytes: Option<f64>,
+    pub(crate) pending_bytes: Option<f64>,
     /// The most that they may be.
-    pub pending_limit: f64,
+    pub(crate) pending_limit: f64,
     /// Peak of the memory on the largest batch.
-    pub peak_bytes: Option<u64>,
+    pub(crate) peak_bytes: Option<u64>,
     /// The least that it can be: the weights.
-    pub least_peak_bytes: u64,
+    pub(crate) least_peak_bytes: u64,
     /// Memory of the device.
-    pub memory_bytes: Option<u64>,
+    pub(crate) memory_bytes: Option<u64>,
     /// Whether the stopwatch is right.
-    pub harness_is_right: Option<bool>,
+    pub(crate) harness_is_right: Option<bool>,
 }
 
 /// Padding as a fraction of the positions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Padding {
     /// With the settings of the run.
-    pub now: f64,
+    pub(crate) now: f64,
     /// With better settings; the same if there are none.
-    pub then: f64,
+    pub(crate) then: f64,
     /// The better settings, as arguments of `--set`.
-    pub settings: Vec<String>,
+    pub(crate) settings: Vec<String>,
 }
 
 /// Several devices.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Together {
     /// Devices.
-    pub n: usize,
+    pub(crate) n: usize,
     /// A step of each alone, milliseconds.
-    pub alone_ms: f64,
+    pub(crate) alone_ms: f64,
     /// A step together, milliseconds.
-    pub together_ms: f64,
+    pub(crate) together_ms: f64,
 }
 
 impl Together {
     /// Returns the speed of all together, relative to n times one.
-    pub fn efficiency(&self) -> f64 {
+    pub(crate) fn efficiency(&self) -> f64 {
         self.alone_ms / self.together_ms.max(1e-9)
     }
 }
@@ -122,16 +122,16 @@ pub struct Cause {
     /// Its name.
     pub name: &'static str,
     /// Fraction of the time that removing it saves, 0 to 1.
-    pub saves: f64,
+    pub(crate) saves: f64,
     /// What was found.
-    pub found: String,
+    pub(crate) found: String,
     /// The setting to change.
-    pub setting: String,
+    pub(crate) setting: String,
 }
 
 impl Cause {
     /// Returns the speed without this cause, relative to the speed with it.
-    pub fn gain(&self) -> f64 {
+    pub(crate) fn gain(&self) -> f64 {
         1.0 / (1.0 - self.saves.min(0.99))
     }
 

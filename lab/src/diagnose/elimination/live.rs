@@ -39,11 +39,11 @@ pub(super) fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> R
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Growth {
     /// Steps between the two looks.
-    pub steps: usize,
+    pub(crate) steps: usize,
     /// Live bytes before.
-    pub before: u64,
+    pub(crate) before: u64,
     /// Live bytes after.
-    pub after: u64,
+    pub(crate) after: u64,
 }
 
 impl Growth {

@@ -90,7 +90,7 @@ impl Test {
     pub const CHECKED: [Self; 6] = [Self::Harness, Self::Graphs, Self::Fused, Self::Real, Self::Live, Self::Peak];
 
     /// Returns its name on the command line.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Harness => "harness",
             Self::First => "first",
@@ -157,7 +157,7 @@ pub struct Verdict {
     pub against: Option<f64>,
     /// The least and the most that the figure can be; without them its unit decides.
     #[serde(skip)]
-    pub bounds: Option<[f64; 2]>,
+    pub(crate) bounds: Option<[f64; 2]>,
     /// What the figure means.
     pub words: String,
 }

@@ -16,7 +16,7 @@ pub struct Effort {
     /// Repeats, of which the median counts.
     pub repeats: usize,
     /// Repeats before the clock starts: kernels are compiled and chosen, and steps are recorded.
-    pub warm_up: usize,
+    pub(crate) warm_up: usize,
 }
 
 impl Effort {
@@ -30,11 +30,11 @@ impl Effort {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
     /// The median over repeats.
-    pub ms: f64,
+    pub(crate) ms: f64,
     /// The fastest and the slowest repeat.
-    pub spread: [f64; 2],
+    pub(crate) spread: [f64; 2],
     /// The host's time until it has enqueued the step: the median over repeats.
-    pub host_ms: f64,
+    pub(crate) host_ms: f64,
 }
 
 /// Times `call`, which gets the number of the step within its repeat. Returns the last result, too: a caller reads a value of it,
@@ -98,11 +98,11 @@ pub(super) fn read(value: Tensor<1>) -> Result<f64> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Harness {
     /// Milliseconds that were slept.
-    pub slept_ms: f64,
+    pub(crate) slept_ms: f64,
     /// Milliseconds that were measured for it.
-    pub measured_ms: f64,
+    pub(crate) measured_ms: f64,
     /// The time of 8 matrix products, divided by the time of 4.
-    pub ratio: f64,
+    pub(crate) ratio: f64,
 }
 
 impl Harness {

@@ -4,9 +4,9 @@
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Work {
     /// Floating-point operations of products. Other operators are counted by their bytes alone.
-    pub flops: f64,
+    pub(crate) flops: f64,
     /// Bytes if every operand is read once and every result written once.
-    pub bytes: f64,
+    pub(crate) bytes: f64,
 }
 
 /// Peak speeds of a device.

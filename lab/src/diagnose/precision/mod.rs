@@ -35,7 +35,7 @@ pub struct Trial {
     /// The dtypes of compute weights, the gradients of an update, master weights, the optimizer's state, and loss.
     pub dtypes: Vec<(String, DType)>,
     /// Micro-batches per step; gradients of more than one are accumulated.
-    pub n_micro_batches: usize,
+    pub(crate) n_micro_batches: usize,
     /// Whether token ids on the device still equalled the host's, as 32-bit integers, after the last step.
     pub integers_untouched: bool,
 }

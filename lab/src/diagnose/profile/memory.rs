@@ -16,26 +16,26 @@ pub struct MemoryLine {
     /// The moment with most bytes in use.
     pub peak: MemoryPoint,
     /// All moments, in their order.
-    pub points: Vec<MemoryPoint>,
+    pub(crate) points: Vec<MemoryPoint>,
 }
 
 /// Bytes in use at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPoint {
     /// Microseconds since the step began, on the host's clock.
-    pub micros: u64,
+    pub(crate) micros: u64,
     /// The operator that was about to begin or had returned.
     pub operator: String,
     /// The model's weights in the compute dtype, and the weights of a model that it is compared with.
-    pub weights: u64,
+    pub(crate) weights: u64,
     /// Master weights, optimizer state, and the average of the weights.
-    pub optimizer: u64,
+    pub(crate) optimizer: u64,
     /// What else was there when the step began: batches, tables, CUDA graphs; on the CPU also the data and the program.
-    pub other: u64,
+    pub(crate) other: u64,
     /// Gradients of the parameters so far, and their sum for the optimizer.
-    pub gradients: u64,
+    pub(crate) gradients: u64,
     /// Activations that backward needs, and everything else that the step has made.
-    pub activations: u64,
+    pub(crate) activations: u64,
 }
 
 impl MemoryPoint {

@@ -55,9 +55,9 @@ pub struct Schedule {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
     /// [`SCHEMA`].
-    pub schema: u64,
+    pub(crate) schema: u64,
     /// Kiln's version.
-    pub kiln: String,
+    pub(crate) kiln: String,
     /// The model, in words.
     pub model: String,
     /// The device.
@@ -69,7 +69,7 @@ pub struct Profile {
     /// The steps.
     pub steps: Vec<StepRow>,
     /// Milliseconds of all steps, until the device was done with the last one.
-    pub total_ms: f64,
+    pub(crate) total_ms: f64,
     /// Non-padding tokens per second.
     pub tokens_per_sec: f64,
     /// Fraction of the positions that were padding, 0 to 1.
@@ -102,15 +102,15 @@ pub struct Profile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepRow {
     /// Its number.
-    pub step: u64,
+    pub(crate) step: u64,
     /// Milliseconds of the training thread.
-    pub ms: f64,
+    pub(crate) ms: f64,
     /// The shapes of its micro-batches.
-    pub shapes: Vec<String>,
+    pub(crate) shapes: Vec<String>,
     /// Non-padding tokens.
-    pub tokens: u64,
+    pub(crate) tokens: u64,
     /// Positions, padding included.
-    pub positions: u64,
+    pub(crate) positions: u64,
     /// Fraction of its micro-batches that were replayed as CUDA graphs; absent where nothing can be recorded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub replayed_share: Option<f64>,
@@ -120,13 +120,13 @@ pub struct StepRow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GpuUse {
     /// Milliseconds in which a kernel, a copy or a fill was running.
-    pub busy_ms: f64,
+    pub(crate) busy_ms: f64,
     /// Fraction of the time of the steps, 0 to 1.
     pub busy_share: f64,
     /// Kernels, copies and fills.
-    pub records: u64,
+    pub(crate) records: u64,
     /// Fraction of the kernels that were part of a CUDA graph, 0 to 1.
-    pub in_graphs: f64,
+    pub(crate) in_graphs: f64,
     /// What reported them, with its version.
     pub source: String,
 }
@@ -139,7 +139,7 @@ pub struct RankRow {
     /// Milliseconds of all steps, until the device was done with the last one.
     pub total_ms: f64,
     /// Non-padding tokens of its micro-batches and of the others'.
-    pub tokens: u64,
+    pub(crate) tokens: u64,
     /// Fraction of the time in which its GPU was busy; absent if nothing reports it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub busy_share: Option<f64>,

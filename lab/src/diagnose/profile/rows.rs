@@ -62,7 +62,7 @@ pub struct RowWork {
     /// The least time that the roofs allow, divided by the time; above 1 if operands came from a cache.
     pub of_roof: f64,
     /// The roof that is lower for this work.
-    pub roof: Roof,
+    pub(crate) roof: Roof,
     /// What bounds the calls.
     pub bound: Bound,
 }

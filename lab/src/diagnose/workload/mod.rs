@@ -24,7 +24,7 @@ pub struct ShapeError(String);
 #[derive(Debug, Clone)]
 pub struct Workload {
     /// Its name on the command line: one of [`NAMES`], or the name of a preset, a run or a file.
-    pub name: String,
+    pub(crate) name: String,
     /// A description.
     pub title: String,
     /// Optimizer, precision, label smoothing.
@@ -32,11 +32,11 @@ pub struct Workload {
     /// The model, with its vocabulary sizes.
     pub model: TransformerConfig,
     /// Rows per batch.
-    pub batch_size: usize,
+    pub(crate) batch_size: usize,
     /// Positions per row (of source and of target each).
-    pub seq_len: usize,
+    pub(crate) seq_len: usize,
     /// Batches that steps alternate between.
-    pub n_batches: usize,
+    pub(crate) n_batches: usize,
     /// The shortest row as a fraction of `seq_len`; 1 for full rows.
     shortest: f64,
 }

@@ -10,7 +10,7 @@ pub struct FlatState {
     /// Master weights, `[n]`, f32.
     pub master: Tensor<1>,
     /// The master weights rounded to the dtype that the model computes in; `None` if it computes with the masters.
-    pub weights: Option<Tensor<1>>,
+    pub(crate) weights: Option<Tensor<1>>,
     /// The tensors of [`Groups::slots`](crate::optim::Groups::slots), f32; `None` where a slice has nothing of the group.
     pub named: Vec<Option<Tensor<1>>>,
 }
