@@ -43,7 +43,8 @@ fn a_run_folder_that_is_moved_or_deleted_ends_the_run_in_words() {
                 assert!(place.path("elsewhere/checkpoints/last").exists(), "what was saved is there");
             }
             "replaced" => {
-                assert!(files_below(&place.path("runs/a")).is_empty(), "nothing is written into another folder")
+                let found = files_below(&place.path("runs/a"));
+                assert!(found.is_empty(), "nothing is written into another folder: {found:?}")
             }
             _ => {}
         }

@@ -1,6 +1,7 @@
 //! Writing: fills a temporary folder, syncs it, writes the manifest last, then renames the folder.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use kiln_interchange::tensor_file::{TensorHead, usual_threads, write_tensors};
@@ -63,7 +64,7 @@ impl Checkpoints {
         let (target, temporary) = (self.dir.join(&name), self.dir.join(format!("{name}.tmp")));
         remove_dir_if_there(&temporary)?;
         let is_first = !self.dir.exists();
-        fs::create_dir_all(&temporary).map_err(CheckpointError::io("create", &temporary))?;
+        self.create(&temporary)?;
         if is_first && let Some(run_dir) = self.dir.parent() {
             sync_dir(run_dir)?;
         }
@@ -95,8 +96,24 @@ impl Checkpoints {
         Ok(target)
     }
 
+    /// Creates the folder of a checkpoint. A run folder that was moved meanwhile is not made again in its old place.
+    fn create(&self, folder: &Path) -> Result<(), CheckpointError> {
+        let made = match self.held {
+            Some(_) => {
+                let parent = fs::create_dir(&self.dir).or_else(|error| match error.kind() {
+                    ErrorKind::AlreadyExists => Ok(()),
+                    _ => Err(error),
+                });
+                parent.and_then(|()| fs::create_dir(folder))
+            }
+            None => fs::create_dir_all(folder),
+        };
+        made.map_err(CheckpointError::io("create", folder))
+    }
+
     /// Moves `pointer` to the folder `name`, atomically.
     pub(super) fn point(&self, pointer: Pointer, name: &str) -> Result<(), CheckpointError> {
+        self.ensure_in_place()?;
         Ok(replace_file(&self.dir.join(pointer.name()), format!("{name}\n").as_bytes())?)
     }
 }
