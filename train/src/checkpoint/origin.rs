@@ -23,6 +23,7 @@ impl Checkpoints {
     pub(super) fn record_run(&self, state: &TrainerState) -> Result<(), CheckpointError> {
         match &state.run {
             Some(run) if !self.run_file().exists() => {
+                self.ensure_in_place()?;
                 Ok(replace_file(&self.run_file(), format!("{run}\n").as_bytes())?)
             }
             _ => Ok(()),
