@@ -1,14 +1,18 @@
 //! Multi-head attention (Vaswani et al. 2017, section 3.2): the projections before and after [`kiln_kernels::attention`].
 
 use burn::module::Module;
-use burn::tensor::{Int, Tensor};
-use kiln_kernels::{AttentionConfig, AttentionMask, Branch, DropoutStream, Projected, RotaryWavelengths};
+use burn::tensor::{Device, Int, Tensor};
+use kiln_kernels::{
+    AttentionConfig, AttentionMask, Branch, DropoutStream, Projected, RotaryWavelengths, StepAttentionConfig,
+    step_attention, step_attention_is_fused,
+};
 
 use crate::config::{Positions, Product, TransformerConfig};
 use crate::init::{Init, Role};
-use crate::kv_cache::{KeyValueBuffer, Step};
+use crate::kv_cache::KeyValueBuffer;
 use crate::linear::Linear;
 use crate::norm::Norm;
+use crate::places::Step;
 use crate::rows::Rows;
 
 /// How features divide into heads, and the settings of the attention operator.
@@ -55,6 +59,23 @@ impl Heads {
     /// Columns of keys and values together, 2 * G * K.
     fn key_value_width(&self) -> usize {
         2 * self.n_kv * self.dim
+    }
+
+    /// Whether [`step_attention`] serves these heads on `device`.
+    fn take_single_steps(&self, device: &Device) -> bool {
+        self.window.is_none() && self.softcap.is_none() && step_attention_is_fused(device, self.dim)
+    }
+
+    fn attend_step(
+        &self,
+        query: Tensor<2>,
+        key_value: Tensor<3>,
+        places: &Tensor<2, Int>,
+        lengths: &Tensor<1, Int>,
+    ) -> Tensor<2> {
+        let Self { n: n_heads, n_kv: n_kv_heads, dim: head_dim, scale, .. } = *self;
+        let config = StepAttentionConfig { n_heads, n_kv_heads, head_dim, scale };
+        step_attention(query, key_value, places.clone(), lengths.clone(), &config)
     }
 
     fn attend(
@@ -174,12 +195,21 @@ impl SelfAttention {
         let qkv = self.rotate(self.norm_heads(self.qkv.forward(x, None)), || step.positions.clone());
 
         let (q, kv) = (self.heads.query_width(), self.heads.key_value_width());
-        let query = qkv.clone().narrow(1, 0, q);
-        buffer.write(qkv.narrow(1, q, kv), &step.slots);
+        buffer.write(qkv.clone().narrow(1, q, kv), &step.slots);
+        if let Some(places) = &step.places {
+            let attended = self.heads.attend_step(qkv, buffer.buffer(), places.targets(), &step.lengths);
+            return self.output.branch(attended, None);
+        }
+        let query = qkv.narrow(1, 0, q);
 
         let projected = Projected::Cross { query, key_value: buffer.rows() };
         let mask = AttentionMask { bias: step.bias.clone(), ..AttentionMask::key_lengths(step.lengths.clone()) };
         self.output.branch(self.heads.attend(projected, &mask, batch_size, false, None), None)
+    }
+
+    /// Whether [`Self::step`] can look up keys and values by [`Step::places`].
+    pub(crate) fn takes_places(&self, device: &Device) -> bool {
+        self.heads.take_single_steps(device)
     }
 
     fn project(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
@@ -284,6 +314,29 @@ impl CrossAttention {
         stream: Option<&DropoutStream>,
     ) -> Branch {
         self.output.branch(self.attend(x, key_value, lengths, batch_size, stream), stream)
+    }
+
+    /// Whether there is a [`Self::step`] on `device`.
+    pub(crate) fn takes_places(&self, device: &Device) -> bool {
+        self.heads.take_single_steps(device)
+    }
+
+    /// [`Self::branch`] of a single target position per row, which looks up its source.
+    ///
+    /// # Shapes
+    /// - `x`: `[R, D]`. The returned branch evaluates to `[R, D]`.
+    /// - `key_value`: `[N, S, 2 * G * K]`
+    /// - `sources`: `[R, 1]`, each in `0..N`
+    /// - `lengths`: `[R]`, non-padding source positions
+    pub(crate) fn step(
+        &self,
+        x: Tensor<2>,
+        key_value: Tensor<3>,
+        sources: &Tensor<2, Int>,
+        lengths: &Tensor<1, Int>,
+    ) -> Branch {
+        let query = self.query.forward(x, None);
+        self.output.branch(self.heads.attend_step(query, key_value, sources, lengths), None)
     }
 
     fn attend(

@@ -2,7 +2,7 @@
 //! is the second half of an encoder-decoder, without it a decoder-only model.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use kiln_kernels::{AttentionMask, DropoutStream};
 
 use crate::attention::{CrossAttention, SelfAttention};
@@ -10,8 +10,9 @@ use crate::checkpointing::ActivationCheckpointing;
 use crate::config::Architecture;
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
-use crate::kv_cache::{DecoderCache, LayerCache, Memory, Step};
+use crate::kv_cache::{DecoderCache, LayerCache, Memory};
 use crate::norm::{BranchNorms, Entered, Norm, Residual, ResidualStream};
+use crate::places::Step;
 use crate::relative::RelativePositions;
 use crate::rows::{Rows, bias_of_scores};
 use crate::stack::{self, Layer, LayerInput};
@@ -64,7 +65,19 @@ impl Decoder {
             let cross = layer.cross_attention.as_ref().expect("a decoder of an encoder-decoder has cross-attention");
             LayerCache::with_source(cross.project(memory.hidden.clone(), None), memory.batch_size)
         };
-        DecoderCache::new(self.layers.iter().map(layer).collect(), memory.batch_size, Some(memory.lengths.clone()))
+        let layers = self.layers.iter().map(layer).collect();
+        let cache = DecoderCache::new(layers, memory.batch_size, Some(memory.lengths.clone()));
+        let device = memory.hidden.device();
+        if self.takes_places(&device) { cache.with_places(&device) } else { cache }
+    }
+
+    /// Whether rows can share keys and values in [`Self::step`].
+    fn takes_places(&self, device: &Device) -> bool {
+        let takes_places = |layer: &DecoderLayer| {
+            let cross = layer.cross_attention.as_ref();
+            layer.self_attention.takes_places(device) && cross.is_none_or(|cross| cross.takes_places(device))
+        };
+        self.relative_positions.is_none() && self.layers.iter().all(takes_places)
     }
 
     /// Starts an empty text in each row.
@@ -86,6 +99,7 @@ impl Decoder {
     ) -> Tensor<2> {
         assert!(cache.is_empty(), "only a fresh cache can be prefilled; this one holds {} positions", cache.len());
 
+        cache.without_places();
         let [n, _] = x.dims();
         let rows = &RelativePositions::fill(&self.relative_positions, rows.clone(), n);
         let DecoderCache { layers, source_lengths, .. } = cache;
@@ -224,7 +238,15 @@ impl DecoderLayer {
         let x = self
             .residual
             .around(self.self_attention_norms(), x, None, |x| self.self_attention.step(x, &mut cache.target, step));
-        let x = self.attend_to_source(x, batch_size, |_| cache.source_rows(), source_lengths, None);
+        let x = match (&step.places, &self.cross_attention_norm, &self.cross_attention) {
+            (Some(places), Some(norm), Some(cross)) => {
+                let norms = BranchNorms { norm, result: &self.cross_attention_result_norm };
+                let lengths = source_lengths.expect("cross-attention needs a source");
+                let attend = |x| cross.step(x, cache.sources(), places.sources(), lengths);
+                self.residual.around(norms, x, None, attend)
+            }
+            _ => self.attend_to_source(x, batch_size, |_| cache.source_rows(), source_lengths, None),
+        };
         self.residual.around(self.feed_forward_norms(), x, None, |x| self.feed_forward.branch(x, None))
     }
 

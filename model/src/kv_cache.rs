@@ -2,6 +2,7 @@
 
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor};
 
+use crate::places::{Places, Slots, Step};
 use crate::rows::Rows;
 
 /// An encoded batch of sources.
@@ -33,39 +34,29 @@ pub struct DecoderCache {
     pub(crate) source_lengths: Option<Tensor<1, Int>>,
     /// Positions of each row, `[B]`. None: all rows have `len`.
     lengths: Option<Tensor<1, Int>>,
+    /// Where keys and values lie. None: row i of every buffer, and of the sources, belongs to row i.
+    places: Option<Places>,
     batch_size: usize,
     len: usize,
 }
 
-/// The next position of every row.
-pub(crate) struct Step {
-    /// Its number in the row, `[B]`.
-    pub(crate) positions: Tensor<1, Int>,
-    /// Positions of the row, this one included, `[B]`.
-    pub(crate) lengths: Tensor<1, Int>,
-    /// Where its keys and values go.
-    pub(crate) slots: Slots,
-    /// What relative positions add to its scores, `[B, H, 1, S]` with S = [`DecoderCache::next_capacity`].
-    pub(crate) bias: Option<Tensor<4>>,
-}
-
-/// Where a position's keys and values go in a [`KeyValueBuffer`].
-#[expect(clippy::large_enum_variant, reason = "one per position")]
-pub(crate) enum Slots {
-    /// The same position in every row.
-    Same(usize),
-    /// Its own position in each row.
-    Each {
-        /// Row of the flat buffer `[B * capacity, W]` for each row of the batch, `[B]`.
-        flat: Tensor<1, Int>,
-        /// The largest position.
-        longest: usize,
-    },
-}
-
 impl DecoderCache {
     pub(crate) fn new(layers: Vec<LayerCache>, batch_size: usize, source_lengths: Option<Tensor<1, Int>>) -> Self {
-        Self { layers, source_lengths, lengths: None, batch_size, len: 0 }
+        Self { layers, source_lengths, lengths: None, places: None, batch_size, len: 0 }
+    }
+
+    /// Lets rows share keys and values, which a decoder must look up by [`Step::places`].
+    pub(crate) fn with_places(mut self, device: &Device) -> Self {
+        self.places = Some(Places::new(self.batch_size, KeyValueBuffer::CHUNK, device));
+        self
+    }
+
+    /// Gives each row a copy of its source, before prompts of several lengths are read.
+    pub(crate) fn without_places(&mut self) {
+        if let Some(places) = self.places.take() {
+            let sources = places.sources().clone().reshape([self.batch_size]);
+            self.layers.iter_mut().for_each(|layer| layer.select_source(&sources));
+        }
     }
 
     /// Rows (B): unfinished targets.
@@ -97,11 +88,12 @@ impl DecoderCache {
         if let Some(lengths) = &mut self.source_lengths {
             lengths.inplace(|lengths| lengths.select(0, rows.clone()));
         }
-        for layer in &mut self.layers {
-            if let Some(source) = &mut layer.source {
-                source.inplace(|source| source.select(0, rows.clone()));
-            }
+        if let Some(places) = &mut self.places {
+            places.select(rows, self.len);
+            [self.batch_size] = rows.dims();
+            return;
         }
+        self.layers.iter_mut().for_each(|layer| layer.select_source(rows));
         self.select_targets(rows);
     }
 
@@ -145,7 +137,10 @@ impl DecoderCache {
     pub fn reorder_beams(&mut self, rows: &Tensor<1, Int>) {
         let [found] = rows.dims();
         assert_eq!(found, self.batch_size, "a new order of beams names each row once");
-        self.select_targets(rows);
+        match &mut self.places {
+            Some(places) => places.reorder(rows, self.len),
+            None => self.select_targets(rows),
+        }
     }
 
     fn select_targets(&mut self, rows: &Tensor<1, Int>) {
@@ -158,14 +153,19 @@ impl DecoderCache {
         [self.batch_size] = rows.dims();
     }
 
-    /// Describes the next position to the layers.
-    pub(crate) fn next_step(&self, device: &Device) -> Step {
+    /// Describes the next position to the layers, after making room for it.
+    pub(crate) fn next_step(&mut self, device: &Device) -> Step {
+        let capacity = self.next_capacity();
+        if let Some(written) = self.places.as_mut().and_then(|places| places.make_room(self.len, capacity)) {
+            self.layers.iter_mut().for_each(|layer| layer.target.gather(&written, self.batch_size));
+        }
         let options = (&device.clone().inner(), DType::I32);
         match &self.lengths {
             None => Step {
                 positions: Tensor::full([self.batch_size], self.len as i64, options),
                 lengths: Tensor::full([self.batch_size], self.len as i64 + 1, options),
                 slots: Slots::Same(self.len),
+                places: self.places.clone(),
                 bias: None,
             },
             Some(lengths) => {
@@ -175,6 +175,7 @@ impl DecoderCache {
                     positions: lengths.clone(),
                     lengths: lengths.clone() + 1,
                     slots: Slots::Each { flat: first + lengths.clone(), longest: self.len },
+                    places: None,
                     bias: None,
                 }
             }
@@ -224,6 +225,17 @@ impl LayerCache {
         let [rows, width] = key_value.dims();
         let source = Some(key_value.reshape([batch_size, rows / batch_size, width]));
         Self { source, target: KeyValueBuffer::default() }
+    }
+
+    /// Keys and values of the sources, `[N, S, W]`.
+    pub(crate) fn sources(&self) -> Tensor<3> {
+        self.source.clone().expect("a layer that looks at a source has one")
+    }
+
+    fn select_source(&mut self, rows: &Tensor<1, Int>) {
+        if let Some(source) = &mut self.source {
+            source.inplace(|source| source.select(0, rows.clone()));
+        }
     }
 
     /// Keys and values of the source, `[B * S, W]`.
@@ -287,8 +299,13 @@ impl KeyValueBuffer {
 
     /// Extends positions by zeros to their capacity.
     fn with_room(filled: Tensor<3>) -> Tensor<3> {
+        let [_, len, _] = filled.dims();
+        Self::extended_to(filled, Self::capacity_of(len))
+    }
+
+    fn extended_to(filled: Tensor<3>, capacity: usize) -> Tensor<3> {
         let [b, len, width] = filled.dims();
-        let room = Self::capacity_of(len) - len;
+        let room = capacity - len;
         if room == 0 {
             return filled;
         }
@@ -342,6 +359,21 @@ impl KeyValueBuffer {
     fn truncate(&mut self, len: usize) {
         if let Some(buffer) = &mut self.buffer {
             buffer.inplace(|buffer| buffer.narrow(1, 0, len));
+        }
+    }
+
+    /// All rows, `[N, capacity, W]`.
+    pub(crate) fn buffer(&self) -> Tensor<3> {
+        self.buffer.clone().expect("positions are written before they are read")
+    }
+
+    /// Moves positions so that each of `n` rows has its own, with room for more. `written` says where they lie, see
+    /// `Places::make_room`.
+    fn gather(&mut self, written: &Tensor<1, Int>, n: usize) {
+        if let Some(buffer) = self.buffer.take() {
+            let ([rows, capacity, width], [all]) = (buffer.dims(), written.dims());
+            let own = buffer.reshape([rows * capacity, width]).select(0, written.clone());
+            self.buffer = Some(Self::extended_to(own.reshape([n, all / n, width]), Self::capacity_of(all / n + 1)));
         }
     }
 

@@ -55,7 +55,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 | `config` shape of a model · `checkpointing` memory or time · `named_tensor` parameters on the host |
-//! | 1 | `rows` lengths, documents, positions · `init` first weights · `lora` merged adapters · `loss` · `prompts` checked prompts |
+//! | 1 | `rows` lengths, documents, positions · `places` of keys and values · `init` first weights · `lora` merged adapters · `loss` · `prompts` checked prompts |
 //! | 2 | `batch` · `kv_cache` keys and values of earlier positions · `linear` · `norm` · `relative` positions · `learned_prompt` |
 //! | 3 | `classifier` classes of rows and tokens · `attention` · `feed_forward` · `position` · `mlm` masking · `stack` layers, with what they keep for backward |
 //! | 4 | `embedding` · `encoder` · `decoder` · `hiding` of what is only read · `flops` cost |
@@ -88,6 +88,7 @@ mod loss;
 pub mod mlm;
 mod named_tensor;
 mod norm;
+mod places;
 mod position;
 mod preference;
 mod prompts;

@@ -17,7 +17,7 @@
 //! |---|---|
 //! | 0 | `kernel_set` kernels for GPUs of several generations · `device_queue` the queue of a GPU · `ranges` |
 //! | 1 | `calls` · `laps` · `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` · `readback` reading without waiting |
-//! | 2 | `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `swiglu` · `optim` |
+//! | 2 | `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `step_attention` attention of decoding · `swiglu` · `optim` |
 //! | 3 | `activation` · `random` · `collective` |
 //! | 4 | `reduce` sums of columns |
 //! | 5 | `linear` |
@@ -54,6 +54,7 @@ mod host;
 mod kernel_set;
 mod labelled;
 pub mod laps;
+mod likeliest;
 mod linear;
 mod linear_cross_entropy;
 mod maybe;
@@ -67,6 +68,7 @@ mod retained;
 mod rotary;
 mod row;
 mod settings;
+mod step_attention;
 mod swiglu;
 #[cfg(test)]
 mod testing;
@@ -82,6 +84,7 @@ pub use embedding::{embed, embedding};
 pub use head_norm::norm_heads;
 pub use kernel_set::{F32Products, KernelChoice, KernelSet};
 pub use labelled::labelled_rows;
+pub use likeliest::{ColumnSet, likeliest};
 pub use linear::{
     linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient,
     linear_weight_gradient_accumulate, product_kernels,
@@ -94,6 +97,7 @@ pub use retained::Retained;
 pub use rotary::{RotaryScaling, RotaryWavelengths, rotary};
 pub use row::{row_argmax, row_sums};
 pub use settings::{Settings, SettingsGuard};
+pub use step_attention::{StepAttentionConfig, step_attention, step_attention_is_fused};
 pub use swiglu::{geglu, swiglu};
 
 /// The example of the README, compiled and run by the doctests.

@@ -21,12 +21,13 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use burn::tensor::activation::log_softmax;
-use burn::tensor::{ExecutionError, Tensor, Transaction};
+use burn::tensor::{Device, Tensor, TensorReadError};
+use kiln_kernels::{ColumnSet, likeliest};
 
 use super::batching::int_tensor;
 use super::sequences::{Begun, Sequences, TokenRules};
 use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization};
+use crate::device::is_cpu;
 use crate::metrics::host_sync::waiting;
 
 /// A finished target.
@@ -140,28 +141,19 @@ impl Candidate {
 struct Likeliest {
     /// Tokens per row.
     width: usize,
-    /// `[rows * width]`, the likeliest of each row first.
-    tokens: Vec<i64>,
+    /// `[rows * width]`, the likeliest of each row first, and the lower token of equally likely ones, as in greedy search.
+    tokens: Vec<f32>,
     /// As `tokens`.
     log_probs: Vec<f32>,
-    /// The token that greedy search would take, `[rows]`. It decides ties as greedy search does.
-    greedy: Vec<i64>,
 }
 
 impl Likeliest {
-    fn read(logits: Tensor<2>, width: usize) -> Result<Self, ExecutionError> {
-        let greedy = logits.clone().argmax(1);
-        let (log_probs, tokens) = log_softmax(logits, 1).topk_with_indices(width, 1);
+    fn read(logits: Tensor<2>, never: &ColumnSet, width: usize) -> Result<Self, TensorReadError> {
+        let found = likeliest(logits, never, width);
         // Host sync: a few candidates per row.
-        let read = Transaction::default().register(log_probs).register(tokens).register(greedy);
-        let read = waiting(|| read.try_execute())?;
-        let [log_probs, tokens, greedy] = read.try_into().expect("three tensors were registered");
-        Ok(Self {
-            width,
-            tokens: tokens.iter::<i64>().collect(),
-            log_probs: log_probs.iter::<f32>().collect(),
-            greedy: greedy.iter::<i64>().collect(),
-        })
+        let mut log_probs: Vec<f32> = waiting(|| found.try_into_vec_as::<f32>())?;
+        let tokens = log_probs.split_off(log_probs.len() / 2);
+        Ok(Self { width, tokens, log_probs })
     }
 
     /// Returns the continuations of one row of the cache, the likeliest first.
@@ -177,7 +169,7 @@ impl Likeliest {
     /// Returns the continuation of one row that greedy search would choose.
     fn greedy(&self, row: usize, log_prob: f64) -> Candidate {
         let log_prob = log_prob + f64::from(self.log_probs[row * self.width]);
-        Candidate { row, token: self.greedy[row] as u32, log_prob }
+        Candidate { row, token: self.tokens[row * self.width] as u32, log_prob }
     }
 }
 
@@ -203,12 +195,12 @@ pub fn beam_search<S: Sequences>(
     begun: Begun<S>,
     rules: &TokenRules,
     config: &BeamConfig,
-) -> Result<Vec<Vec<Scored>>, ExecutionError> {
+) -> Result<Vec<Vec<Scored>>, TensorReadError> {
     assert!(config.beam_size > 0 && config.n_best > 0, "beam search needs at least one beam and one result");
     let Begun { mut sequences, mut logits, limits } = begun;
     let device = logits.device();
     let vocab_size = logits.dims()[1];
-    let never = rules.bias(vocab_size, &device);
+    let never = rules.excluded(vocab_size, &device);
     // Each end token may take one place of the candidates, so this many are always enough.
     let width = (2 * config.beam_size).max(config.beam_size + rules.ends.len()).min(vocab_size);
 
@@ -219,8 +211,9 @@ pub fn beam_search<S: Sequences>(
         .map(|source| Live { source, tokens: Vec::new(), log_prob: 0.0, beam: true, greedy: true })
         .collect();
 
+    let mut n_rows = live.len();
     while !live.is_empty() {
-        let likeliest = Likeliest::read(logits.cast(never.dtype()) + never.clone(), width)?;
+        let likeliest = Likeliest::read(logits, &never, width)?;
 
         let (mut next, mut origins) = (Vec::new(), Vec::new());
         let mut first = 0;
@@ -234,17 +227,30 @@ pub fn beam_search<S: Sequences>(
         }
 
         let same_sources = next.iter().map(|row: &Live| row.source).eq(live.iter().map(|row| row.source));
-        let unmoved = same_sources && origins.iter().copied().eq(0..live.len());
+        let is_same = origins.iter().copied().eq(0..live.len());
         live = next;
         if live.is_empty() {
             break;
         }
-        if !unmoved {
+
+        // Rows beyond the live ones continue the first one and are ignored.
+        let former = std::mem::replace(&mut n_rows, padded_rows(live.len(), &device));
+        let same_sources = same_sources && former == n_rows;
+        if !(same_sources && is_same) {
+            origins.resize(n_rows, 0);
             if same_sources { sequences.reorder_beams(&origins) } else { sequences.select(&origins) }
         }
-        logits = sequences.step(int_tensor(live.iter().map(last_token).collect(), &device));
+        let mut tokens: Vec<i32> = live.iter().map(last_token).collect();
+        tokens.resize(n_rows, 0);
+        logits = sequences.step(int_tensor(tokens, &device));
     }
     Ok(found.into_iter().map(|found| found.best(config)).collect())
+}
+
+/// Returns the rows of a batch that has `n` unfinished ones. A GPU computes a few more, which are ignored: its kernels and its memory
+/// are chosen by shape, so that shapes should recur.
+fn padded_rows(n: usize, device: &Device) -> usize {
+    if is_cpu(device) { n } else { n.next_multiple_of((n.next_power_of_two() / 16).max(8)) }
 }
 
 fn last_token(row: &Live) -> i32 {

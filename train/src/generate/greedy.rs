@@ -1,6 +1,6 @@
 //! Greedy search: takes the likeliest token at every step.
 
-use burn::tensor::{Int, Tensor, TensorReadError};
+use burn::tensor::{DType, Int, Tensor, TensorReadError};
 
 use super::batching::int_tensor;
 use super::sequences::{Begun, Sequences, TokenRules};
@@ -21,8 +21,11 @@ pub fn greedy<S: Sequences>(
 ) -> Result<Vec<Vec<u32>>, TensorReadError> {
     let Begun { mut sequences, logits, limits } = begun;
     let device = logits.device();
-    let never = rules.bias(logits.dims()[1], &device);
-    let likeliest = |logits: Tensor<2>| (logits.cast(never.dtype()) + never.clone()).argmax(1).reshape([-1]);
+    let never = rules.excluded(logits.dims()[1], &device);
+    let likeliest = |logits: Tensor<2>| {
+        let [rows, _] = logits.dims();
+        kiln_kernels::likeliest(logits, &never, 1).narrow(0, 1, 1).reshape([rows]).int().cast(DType::I32)
+    };
 
     let mut outputs: Vec<Vec<u32>> = vec![Vec::new(); limits.len()];
     // The output that each row of the cache belongs to.

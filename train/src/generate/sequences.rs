@@ -1,8 +1,9 @@
 //! The interface between a search and a model: a batch of unfinished sequences that takes one token per row and returns the
 //! logits of the next.
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor};
 use kiln_data::{SpecialIds, TextTokenizer};
+use kiln_kernels::ColumnSet;
 use kiln_model::{DecoderCache, DecoderOnly, EncoderDecoder, Prompts};
 
 use super::batching::{SourceBatch, int_tensor};
@@ -92,13 +93,9 @@ impl TokenRules {
         self.ends.contains(&token)
     }
 
-    /// Returns the bias that keeps forbidden tokens from being chosen: 0 or negative infinity for each token, `[1, V]`, f32.
-    pub(super) fn bias(&self, vocab_size: usize, device: &Device) -> Tensor<2> {
-        let mut bias = vec![0.0f32; vocab_size];
-        for id in &self.never {
-            bias[*id as usize] = f32::NEG_INFINITY;
-        }
-        Tensor::from_data(TensorData::new(bias, [1, vocab_size]), (&device.clone().inner(), DType::F32))
+    /// Returns the tokens of a vocabulary that are never chosen.
+    pub(super) fn excluded(&self, vocab_size: usize, device: &Device) -> ColumnSet {
+        ColumnSet::new(self.never.iter().copied(), vocab_size, device)
     }
 }
 

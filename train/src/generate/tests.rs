@@ -3,8 +3,8 @@ mod conversation;
 mod text;
 mod transformers;
 
-use burn::tensor::FloatDType;
 use burn::tensor::activation::log_softmax;
+use burn::tensor::{FloatDType, Tensor};
 use kiln_data::SpecialIds;
 use kiln_model::{EncoderDecoder, TransformerConfig};
 
@@ -59,8 +59,10 @@ fn next_log_probs(model: &EncoderDecoder, batch: &SourceBatch, row: usize, prefi
     let input: Vec<i32> = [SPECIAL.bos].iter().chain(prefix).map(|id| id.cast_signed()).collect();
     let n = input.len();
     let logits = model.decode(&memory, int_tensor(input, &device), None).slice(n - 1..n);
-    let logits = logits + TokenRules::of(SPECIAL).bias(model.config().target_vocab_size, &device);
-    log_softmax(logits, 1).into_data().iter::<f64>().collect()
+    let mut logits: Vec<f32> = logits.into_data().iter::<f32>().collect();
+    TokenRules::of(SPECIAL).never.iter().for_each(|id| logits[*id as usize] = f32::NEG_INFINITY);
+    let logits = Tensor::<1>::from_floats(logits.as_slice(), &device);
+    log_softmax(logits, 0).into_data().iter::<f64>().collect()
 }
 
 /// All targets of one source that end within its limit or are cut at it, best first: the answer that beam search

@@ -40,7 +40,7 @@ const NEEDS_LIBDEVICE: &str = "needs-libdevice";
 
 /// The kernels of every operator. `rotary` is absent: its sine and cosine need NVIDIA's libdevice.
 fn kernels() -> Vec<&'static Compiled> {
-    let operators: [fn() -> &'static [Compiled]; 16] = [
+    let operators: [fn() -> &'static [Compiled]; 18] = [
         crate::activation::offline_kernels,
         crate::optim::offline_kernels,
         crate::attention::offline_kernels,
@@ -51,11 +51,13 @@ fn kernels() -> Vec<&'static Compiled> {
         crate::embedding::offline_kernels,
         crate::head_norm::offline_kernels,
         crate::labelled::offline_kernels,
+        crate::likeliest::offline_kernels,
         crate::linear::offline_kernels,
         crate::norm::offline_kernels,
         crate::random::offline_kernels,
         crate::reduce::offline_kernels,
         crate::row::offline_kernels,
+        crate::step_attention::offline_kernels,
         crate::swiglu::offline_kernels,
     ];
     operators.par_iter().flat_map_iter(|kernels| kernels()).collect()

@@ -1,0 +1,198 @@
+//! Attention of a step on CubeCL devices: a warp per row and head, whose lanes divide the features.
+//!
+//! A step reads each key and value once, so that memory is the bound: no tensor cores. Four positions are in flight.
+
+use std::f32::consts::LOG2_E;
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::ops::{StepAttentionOps, StepSpec};
+use crate::calls;
+use crate::gpu::instruction::exp2_approx;
+use crate::gpu::memory::{empty, in_rows, row_pitch};
+
+const THREADS: u32 = 128;
+const LANES: u32 = 32;
+/// Positions that are read together.
+const IN_FLIGHT: u32 = 4;
+/// Below every score, and finite, so that differences of it are not NaN.
+const LOWEST: f32 = -1e30;
+
+/// Sizes in vectors of a lane's features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Sizes {
+    heads: u32,
+    kv_heads: u32,
+    per_position: bool,
+}
+
+/// Writes the results of four warps. A row of `query` begins every `pitch` vectors. `scale` makes binary logarithms of the scores.
+#[cube(launch_unchecked)]
+fn step_kernel<F: Float, N: Size>(
+    query: &[Vector<F, N>],
+    key_value: &[Vector<F, N>],
+    places: &[i32],
+    lengths: &[i32],
+    out: &mut [Vector<F, N>],
+    n: u32,
+    pitch: u32,
+    capacity: u32,
+    scale: f32,
+    #[comptime] sizes: Sizes,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = CUBE_POS as u32 * comptime![THREADS / LANES] + UNIT_POS / LANES;
+    if at < n {
+        let row = at / sizes.heads;
+        let head = at % sizes.heads;
+        let group = head / comptime![sizes.heads / sizes.kv_heads];
+        let lane = UNIT_POS % LANES;
+        let width = comptime![2 * sizes.kv_heads * LANES] as usize;
+        let key_at = (group * LANES + lane) as usize;
+        let value_at = key_at + comptime![sizes.kv_heads * LANES] as usize;
+        let own = Vector::<f32, N>::cast_from(query[row as usize * pitch as usize + (head * LANES + lane) as usize]);
+        let length = lengths[row as usize] as u32;
+
+        let mut top = LOWEST.runtime();
+        let mut total = 0.0f32;
+        let mut sum = Vector::<f32, N>::zeroed();
+        let mut first = 0u32.runtime();
+        while first < length {
+            let mut scores = Array::<f32>::new(comptime![IN_FLIGHT as usize]);
+            let mut values = Array::<Vector<f32, N>>::new(comptime![IN_FLIGHT as usize]);
+            #[unroll]
+            for i in 0..IN_FLIGHT {
+                // Beyond the last position, that position is read again and has no weight.
+                let position = min(first + i, length - 1);
+                let index = if comptime![sizes.per_position] { row * capacity + position } else { row };
+                let base = (places[index as usize] as usize * capacity as usize + position as usize) * width;
+                let products = own * Vector::<f32, N>::cast_from(key_value[base + key_at]);
+                values[comptime![i as usize]] = Vector::<f32, N>::cast_from(key_value[base + value_at]);
+                let mut product = 0.0f32;
+                #[unroll]
+                for j in 0..N::value() {
+                    product += products.extract(j);
+                }
+                scores[comptime![i as usize]] = product;
+            }
+
+            let mut highest = top;
+            #[unroll]
+            for i in 0..IN_FLIGHT {
+                let score = plane_sum(scores[comptime![i as usize]]) * scale;
+                let seen = select(first + i < length, score, LOWEST);
+                scores[comptime![i as usize]] = seen;
+                highest = max(highest, seen);
+            }
+            let factor = exp2_approx(top - highest);
+            total *= factor;
+            sum *= Vector::new(factor);
+            #[unroll]
+            for i in 0..IN_FLIGHT {
+                let weight = exp2_approx(scores[comptime![i as usize]] - highest);
+                total += weight;
+                sum += values[comptime![i as usize]] * Vector::new(weight);
+            }
+            top = highest;
+            first += IN_FLIGHT;
+        }
+        let result = sum * Vector::new(1.0f32 / total);
+        out[(at * LANES + lane) as usize] = Vector::cast_from(result);
+    }
+}
+
+impl StepAttentionOps for CubeBackend {
+    fn step_attention(
+        query: CubeTensor,
+        key_value: CubeTensor,
+        places: CubeTensor,
+        lengths: CubeTensor,
+        spec: StepSpec,
+    ) -> CubeTensor {
+        let _call = calls::begin(|| calls::of_passes("attention of a step", &query, 2));
+        let StepSpec { n_heads, n_kv_heads, head_dim, capacity, per_position, scale } = spec;
+        let width = head_dim / LANES as usize;
+        assert_eq!(width * LANES as usize, head_dim, "a lane for each part of a head");
+        let aligned = in_rows(&query) && row_pitch(&query).is_multiple_of(width);
+        let query = if aligned { query } else { into_contiguous(query) };
+        let (pitch, rows, dtype) = (row_pitch(&query) / width, query.meta.shape()[0], query.dtype);
+        let n = (rows * n_heads) as u32;
+        let out = empty(&query, [rows, n_heads * head_dim], dtype);
+        let sizes = Sizes { heads: n_heads as u32, kv_heads: n_kv_heads as u32, per_position };
+        // SAFETY: a warp for each row and head, which reads below the row's length; warps beyond do nothing.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            step_kernel::launch_unchecked(
+                &out.client,
+                CubeCount::Static(n.div_ceil(THREADS / LANES), 1, 1),
+                CubeDim::new_1d(THREADS),
+                width,
+                query.into_buffer_arg(),
+                into_contiguous(key_value).into_buffer_arg(),
+                into_contiguous(places).into_buffer_arg(),
+                into_contiguous(lengths).into_buffer_arg(),
+                out.clone().into_buffer_arg(),
+                n,
+                pitch as u32,
+                capacity as u32,
+                scale * LOG2_E,
+                sizes,
+                dtype_to_storage_type(dtype),
+            );
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
+    use burn::tensor::DType;
+
+    use super::*;
+    use crate::gpu::offline::{Compiled, buffer, settings};
+
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+            let kernel = |per_position| {
+                let (launch, properties, target) = settings(THREADS);
+                let sizes = Sizes { heads: 8, kv_heads: 8, per_position };
+                step_kernel::StepKernel::new(
+                    launch,
+                    properties,
+                    target,
+                    b(),
+                    b(),
+                    b(),
+                    b(),
+                    b(),
+                    (),
+                    (),
+                    (),
+                    (),
+                    sizes,
+                    2,
+                    dtype,
+                )
+            };
+            vec![
+                Compiled::new("step_attention/self-bf16", kernel(true)),
+                Compiled::new("step_attention/cross-bf16", kernel(false)),
+            ]
+        })
+    }
+
+    #[test]
+    fn kernels_compile_without_a_device() {
+        for kernel in offline_kernels() {
+            assert!(kernel.ptx.is_some(), "{}", kernel.label);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Attention of a single query per row, for decoding: each row reads the keys and values of its positions where they lie.
+//!
+//! Beams share what they have in common. A table names, for each row and position, the row of the buffer that holds its key and value,
+//! so that a search which moves beams changes the table and copies no keys. The beams of a source read one copy of its keys.
+
+mod autodiff;
+mod cpu;
+#[cfg(feature = "cuda")]
+mod kernel;
+mod ops;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Device, Int, Tensor};
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use kernel::tests::offline_kernels;
+use ops::StepAttentionOps;
+pub(crate) use ops::StepSpec;
+
+use crate::settings::reference_operators;
+
+/// Heads of [`step_attention`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepAttentionConfig {
+    /// H.
+    pub n_heads: usize,
+    /// G, a divisor of H.
+    pub n_kv_heads: usize,
+    /// K.
+    pub head_dim: usize,
+    /// Factor of the scores; `None`: `1 / sqrt(K)`.
+    pub scale: Option<f64>,
+}
+
+/// Returns whether [`step_attention`] has a kernel for heads of `head_dim` features on `device`.
+pub fn step_attention_is_fused(device: &Device, head_dim: usize) -> bool {
+    device.clone().inner() == Device::flex() || matches!(head_dim, 32 | 64 | 128 | 256)
+}
+
+/// Attends from one query per row to the first `lengths` positions of the row. The result of a row has the same bits whatever other
+/// rows there are.
+///
+/// # Shapes
+/// - `query`: `[R, C]`, the queries in the first H * K columns
+/// - `key_value`: `[N, S, 2 * G * K]`, columns `k | v`
+/// - `places`: for each row, and for each position if there are S columns, the first index of its key and value in `key_value`:
+///   `[R, S]` or `[R, 1]`, each in `0..N`
+/// - `lengths`: `[R]`, each in `1..=S`
+/// - result: `[R, H * K]`
+///
+/// # Panics
+/// If the shapes or dtypes do not fit.
+pub fn step_attention(
+    query: Tensor<2>,
+    key_value: Tensor<3>,
+    places: Tensor<2, Int>,
+    lengths: Tensor<1, Int>,
+    config: &StepAttentionConfig,
+) -> Tensor<2> {
+    let ([rows, columns], [_, capacity, width], [n_places, per_row]) = (query.dims(), key_value.dims(), places.dims());
+    let StepAttentionConfig { n_heads, n_kv_heads, head_dim, scale } = *config;
+    assert!(columns >= n_heads * head_dim && width == 2 * n_kv_heads * head_dim, "{columns}, {width}: {config:?}");
+    assert!(n_heads.is_multiple_of(n_kv_heads), "{config:?}");
+    assert!(n_places == rows && lengths.dims() == [rows], "places and lengths of {rows} rows");
+    assert!(per_row == 1 || per_row == capacity, "{per_row} places for {capacity} positions");
+    assert_eq!(query.dtype(), key_value.dtype(), "queries and keys of one dtype");
+
+    let scale = scale.unwrap_or_else(|| (head_dim as f64).powf(-0.5)) as f32;
+    let spec = StepSpec { n_heads, n_kv_heads, head_dim, capacity, per_position: per_row > 1 || capacity == 1, scale };
+    if reference_operators() {
+        return reference::step_attention(query, key_value, places, lengths, spec);
+    }
+    Tensor::from_dispatch(Dispatch::step_attention(
+        query.into_dispatch(),
+        key_value.into_dispatch(),
+        places.cast(DType::I32).into_dispatch(),
+        lengths.cast(DType::I32).into_dispatch(),
+        spec,
+    ))
+}

@@ -1,0 +1,36 @@
+//! Attention of a step as a backend extension.
+
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, backend_extension};
+#[cfg(feature = "cuda")]
+use burn::tensor::Shape;
+
+/// The arguments that are not tensors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct StepSpec {
+    /// H
+    pub(crate) n_heads: usize,
+    /// G
+    pub(crate) n_kv_heads: usize,
+    /// K
+    pub(crate) head_dim: usize,
+    /// S
+    pub(crate) capacity: usize,
+    /// Whether each position has a place of its own.
+    pub(crate) per_position: bool,
+    /// Factor of the scores.
+    pub(crate) scale: f32,
+}
+
+#[backend_extension(Flex, Cube: cfg(feature = "cuda"), Fusion: cfg(feature = "cuda"), Autodiff)]
+pub(crate) trait StepAttentionOps: Backend {
+    /// Returns `[R, H * K]`, see [`super::step_attention`]. Places and lengths are i32.
+    #[fusion(dtype = query, shape = Shape::new([query[0], spec.n_heads * spec.head_dim]))]
+    fn step_attention(
+        query: FloatTensor<Self>,
+        key_value: FloatTensor<Self>,
+        places: IntTensor<Self>,
+        lengths: IntTensor<Self>,
+        spec: StepSpec,
+    ) -> FloatTensor<Self>;
+}
