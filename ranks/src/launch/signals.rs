@@ -80,7 +80,9 @@ impl Signals {
 
     /// Returns whether a signal has arrived that ends the run.
     pub fn end_was_asked(&self) -> bool {
-        [&self.end_taken, &self.interrupt, &self.terminate, &self.hang_up].iter().any(|flag| flag.load(Ordering::Relaxed))
+        [&self.end_taken, &self.interrupt, &self.terminate, &self.hang_up]
+            .iter()
+            .any(|flag| flag.load(Ordering::Relaxed))
     }
 
     /// Stops this process as Ctrl-Z does without a launcher. Returns when it is continued.
