@@ -30,7 +30,7 @@ const fn group(title: &'static str, operators: &'static [&'static str], kernels:
 }
 
 /// All kernels of `kiln-kernels`.
-const GROUPS: [Group; 32] = [
+const GROUPS: [Group; 34] = [
     group("linear", &["linear NN", "linear NT", "linear TN"], &["gemm", "gemm_tf32"]),
     group("linear, transposes", &[], &["transpose"]),
     group("linear, sum of slices", &[], &["gemm_add_slices"]),
