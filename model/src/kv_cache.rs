@@ -159,6 +159,7 @@ impl DecoderCache {
         if let Some(written) = self.places.as_mut().and_then(|places| places.make_room(self.len, capacity)) {
             self.layers.iter_mut().for_each(|layer| layer.target.gather(&written, self.batch_size));
         }
+
         let options = (&device.clone().inner(), DType::I32);
         match &self.lengths {
             None => Step {

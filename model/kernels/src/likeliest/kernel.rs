@@ -74,6 +74,7 @@ fn best_after<F: Float, N: Size>(
         }
         at += THREADS;
     }
+
     Place { number, column }
 }
 
@@ -166,6 +167,7 @@ impl LikeliestOps for CubeBackend {
         // The columns of a row may end before its last vector would.
         let width = vector_width(columns, logits.dtype).min(vector_width(pitch, logits.dtype));
         let result = empty(&logits, [2, rows, k], DType::F32);
+
         // SAFETY: a block for each row, which reads its vectors alone.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {

@@ -30,7 +30,18 @@ struct Sizes {
     per_position: bool,
 }
 
-/// Writes the results of four warps. A row of `query` begins every `pitch` vectors. `scale` makes binary logarithms of the scores.
+/// What differs from call to call.
+#[derive(CubeType, CubeLaunch)]
+struct Call {
+    /// Rows times heads.
+    n: u32,
+    /// Vectors from a row of the queries to the next.
+    pitch: u32,
+    capacity: u32,
+    scale: f32,
+}
+
+/// Writes the results of four warps. A row of `query` begins every `pitch` vectors; `scale` makes binary logarithms of the scores.
 #[cube(launch_unchecked)]
 fn step_kernel<F: Float, N: Size>(
     query: &[Vector<F, N>],
@@ -38,15 +49,12 @@ fn step_kernel<F: Float, N: Size>(
     places: &[i32],
     lengths: &[i32],
     out: &mut [Vector<F, N>],
-    n: u32,
-    pitch: u32,
-    capacity: u32,
-    scale: f32,
+    call: Call,
     #[comptime] sizes: Sizes,
     #[define(F)] _dtype: ElemType,
 ) {
     let at = CUBE_POS as u32 * comptime![THREADS / LANES] + UNIT_POS / LANES;
-    if at < n {
+    if at < call.n {
         let row = at / sizes.heads;
         let head = at % sizes.heads;
         let group = head / comptime![sizes.heads / sizes.kv_heads];
@@ -54,7 +62,8 @@ fn step_kernel<F: Float, N: Size>(
         let width = comptime![2 * sizes.kv_heads * LANES] as usize;
         let key_at = (group * LANES + lane) as usize;
         let value_at = key_at + comptime![sizes.kv_heads * LANES] as usize;
-        let own = Vector::<f32, N>::cast_from(query[row as usize * pitch as usize + (head * LANES + lane) as usize]);
+        let own =
+            Vector::<f32, N>::cast_from(query[row as usize * call.pitch as usize + (head * LANES + lane) as usize]);
         let length = lengths[row as usize] as u32;
 
         let mut top = LOWEST.runtime();
@@ -68,8 +77,8 @@ fn step_kernel<F: Float, N: Size>(
             for i in 0..IN_FLIGHT {
                 // Beyond the last position, that position is read again and has no weight.
                 let position = min(first + i, length - 1);
-                let index = if comptime![sizes.per_position] { row * capacity + position } else { row };
-                let base = (places[index as usize] as usize * capacity as usize + position as usize) * width;
+                let index = if comptime![sizes.per_position] { row * call.capacity + position } else { row };
+                let base = (places[index as usize] as usize * call.capacity as usize + position as usize) * width;
                 let products = own * Vector::<f32, N>::cast_from(key_value[base + key_at]);
                 values[comptime![i as usize]] = Vector::<f32, N>::cast_from(key_value[base + value_at]);
                 let mut product = 0.0f32;
@@ -83,7 +92,7 @@ fn step_kernel<F: Float, N: Size>(
             let mut highest = top;
             #[unroll]
             for i in 0..IN_FLIGHT {
-                let score = plane_sum(scores[comptime![i as usize]]) * scale;
+                let score = plane_sum(scores[comptime![i as usize]]) * call.scale;
                 let seen = select(first + i < length, score, LOWEST);
                 scores[comptime![i as usize]] = seen;
                 highest = max(highest, seen);
@@ -120,9 +129,11 @@ impl StepAttentionOps for CubeBackend {
         let aligned = in_rows(&query) && row_pitch(&query).is_multiple_of(width);
         let query = if aligned { query } else { into_contiguous(query) };
         let (pitch, rows, dtype) = (row_pitch(&query) / width, query.meta.shape()[0], query.dtype);
+
         let n = (rows * n_heads) as u32;
         let out = empty(&query, [rows, n_heads * head_dim], dtype);
         let sizes = Sizes { heads: n_heads as u32, kv_heads: n_kv_heads as u32, per_position };
+
         // SAFETY: a warp for each row and head, which reads below the row's length; warps beyond do nothing.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
@@ -136,10 +147,7 @@ impl StepAttentionOps for CubeBackend {
                 into_contiguous(places).into_buffer_arg(),
                 into_contiguous(lengths).into_buffer_arg(),
                 out.clone().into_buffer_arg(),
-                n,
-                pitch as u32,
-                capacity as u32,
-                scale * LOG2_E,
+                CallLaunch::new(n, pitch as u32, capacity as u32, scale * LOG2_E),
                 sizes,
                 dtype_to_storage_type(dtype),
             );
@@ -173,15 +181,13 @@ pub(super) mod tests {
                     b(),
                     b(),
                     b(),
-                    (),
-                    (),
-                    (),
-                    (),
-                    sizes,
+                    CallCompilationArg { n: (), pitch: (), capacity: (), scale: () },
                     2,
+                    sizes,
                     dtype,
                 )
             };
+
             vec![
                 Compiled::new("step_attention/self-bf16", kernel(true)),
                 Compiled::new("step_attention/cross-bf16", kernel(false)),
