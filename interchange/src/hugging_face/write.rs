@@ -93,7 +93,7 @@ pub fn write_folder(
     write_model(dir, &tensors, stored, files)
 }
 
-/// Does the same as [`write_folder`] with tensors that are read one by one. Weights of more than [`SHARD_BYTES`] are written to several
+/// Does the same as [`write_folder`] with tensors that are read one by one. Weights of more than 5 GB are written to several
 /// files side by side.
 pub fn write_model(
     dir: &Path,
