@@ -106,6 +106,27 @@ pub fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create_fresh(path)?.write_all(bytes)
 }
 
+/// Does the same as [`write_fresh`], and waits until the bytes are on disk.
+///
+/// # Errors
+/// As [`create_fresh`], or if the bytes cannot be written.
+pub fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = create_fresh(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Removes a folder with everything in it, if there is one.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn remove_dir_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Opens a file that Kiln keeps from run to run (a lock, a log) for reading and appending, and creates it if it is not there.
 ///
 /// # Errors

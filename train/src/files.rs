@@ -1,10 +1,10 @@
 //! Writing files so that a kill or a power cut leaves them whole: synced, then renamed.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use kiln_data::files::create_fresh;
+use kiln_data::files;
 use thiserror::Error;
 
 /// A file operation that the operating system refused.
@@ -51,12 +51,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 
 /// Writes a file and waits until it is on disk.
 pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    let write = || -> io::Result<()> {
-        let mut file = create_fresh(path)?;
-        file.write_all(bytes)?;
-        file.sync_all()
-    };
-    write().map_err(FileError::of("write", path))
+    files::write_synced(path, bytes).map_err(FileError::of("write", path))
 }
 
 /// Makes the names in `dir` survive a power cut. Windows has no such call and needs none.
@@ -74,10 +69,7 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
 
 /// Removes a folder and everything in it, if it exists.
 pub(crate) fn remove_dir_if_there(path: &Path) -> Result<(), FileError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FileError::of("remove", path)(error)),
-        _ => Ok(()),
-    }
+    files::remove_dir_if_there(path).map_err(FileError::of("remove", path))
 }
 
 /// A folder that must stay where it is. The handle keeps the system from giving its number to another one.

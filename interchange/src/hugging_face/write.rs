@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use half::{bf16, f16};
-use kiln_data::files::create_fresh;
+use kiln_data::files::{remove_dir_if_there, write_synced};
 use kiln_model::{Elements, LazyTensor, NamedTensor};
 use safetensors::tensor::Dtype;
 use serde_json::json;
@@ -156,7 +155,7 @@ fn write_named(
     let mut name = dir.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
     let temporary = dir.with_file_name(name);
-    remove_if_there(&temporary)?;
+    remove_dir_if_there(&temporary).map_err(FolderError::io("remove", &temporary))?;
     fs::create_dir_all(&temporary).map_err(FolderError::io("create", &temporary))?;
 
     let mut written = write_weights(&temporary);
@@ -231,13 +230,5 @@ fn write_file(
 }
 
 fn write_plain(path: &Path, content: &[u8]) -> Result<(), FolderError> {
-    let file = create_fresh(path).and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()));
-    file.map_err(FolderError::io("write", path))
-}
-
-fn remove_if_there(path: &Path) -> Result<(), FolderError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FolderError::io("remove", path)(error)),
-        _ => Ok(()),
-    }
+    write_synced(path, content).map_err(FolderError::io("write", path))
 }
