@@ -10,7 +10,7 @@ use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
 use super::TokenCache;
-use crate::corpus::{CorpusInput, PairCorpus, TextCorpus, TextFile, TextFormat};
+use crate::corpus::{CorpusInput, PairCorpus, TextCorpus, TextFile, TextFormat, mark_of_special_tokens};
 use crate::error::{Error, Result};
 use crate::files::{open_file, read_file, write_fresh};
 
@@ -116,18 +116,13 @@ fn sound_ledger(path: &Path) -> Result<Ledger> {
     }
 }
 
-/// Added for a corpus whose special tokens are read.
-const READS_SPECIAL_TOKENS: &[u8] = b"special tokens\0";
-
 /// Hashes a corpus of pairs, and trusts the ledger where size and time stamp are the same. Also returns the new ledger.
 pub(super) fn pair_fingerprint(corpus: &PairCorpus, ledger: &Ledger) -> Result<(Hash, Ledger)> {
     let config = corpus.config();
     let mut hasher = blake3::Hasher::new();
     // Limits that decide which rows are kept.
     hasher.update(format!("{} {}\0", config.max_source_len, config.max_target_len).as_bytes());
-    if !config.split_special_tokens {
-        hasher.update(READS_SPECIAL_TOKENS);
-    }
+    hasher.update(mark_of_special_tokens(config.split_special_tokens));
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
     for input in corpus.inputs() {
@@ -150,9 +145,7 @@ pub(super) fn pair_fingerprint(corpus: &PairCorpus, ledger: &Ledger) -> Result<(
 pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(Hash, Ledger)> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"text\0");
-    if !corpus.config().split_special_tokens {
-        hasher.update(READS_SPECIAL_TOKENS);
-    }
+    hasher.update(mark_of_special_tokens(corpus.config().split_special_tokens));
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
     for TextFile { path, format } in corpus.text_files() {

@@ -28,3 +28,9 @@ pub use text::{ChatMessage, Learn, Role};
 pub(crate) use text::{Conversation, DocumentPart, Preference, TextBlock, TextFile};
 pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat};
 pub use unknown::{CharacterCounts, Unknown};
+
+/// What the fingerprint of a corpus gets for how special tokens in the text are read. Nothing for the default, so that caches of earlier
+/// versions stay valid.
+pub(crate) fn mark_of_special_tokens(splits: bool) -> &'static [u8] {
+    if splits { b"" } else { b"special tokens\0" }
+}

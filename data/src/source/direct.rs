@@ -17,7 +17,7 @@ use crate::batch::{Buckets, Collator, EpochPlan, round_up};
 use crate::cache::MappedFile;
 use crate::corpus::{
     Columns, CorpusConfig, CorpusInput, Pair, PairCorpus, RowParser, RowProblem, RowReport, Table, check_is_text,
-    length_problem,
+    length_problem, mark_of_special_tokens,
 };
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
@@ -307,9 +307,7 @@ impl BatchSource for DirectSource {
         let columns = [self.corpus.source_column, self.corpus.target_column];
         let limits = [self.corpus.max_source_len, self.corpus.max_target_len];
         hasher.update(format!("{source_field}\0{target_field}\0{columns:?}{limits:?}").as_bytes());
-        if !self.corpus.split_special_tokens {
-            hasher.update(b"special tokens\0");
-        }
+        hasher.update(mark_of_special_tokens(self.corpus.split_special_tokens));
         for file in &self.files {
             hasher.update(blake3::hash(file.map.bytes()).as_bytes());
         }

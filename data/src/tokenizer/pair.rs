@@ -293,7 +293,7 @@ pub struct PairEncoder {
 }
 
 impl PairEncoder {
-    /// Returns an encoder that splits special tokens which a text spells like other text, as before, or reads them as these tokens.
+    /// Returns an encoder that splits special tokens in a text like other text, or without `splits` reads them as tokens.
     pub fn splitting_special_tokens(self, splits: bool) -> Self {
         let Self { source, target, before } = self;
         let target = target.map(|target| target.reading_controls(!splits));

@@ -368,7 +368,7 @@ pub struct TextEncoder {
 }
 
 impl TextEncoder {
-    /// Returns an encoder that splits special tokens which a text spells like other text, as before, or reads them as these tokens.
+    /// Returns an encoder that splits special tokens in a text like other text, or without `splits` reads them as tokens.
     pub fn splitting_special_tokens(self, splits: bool) -> Self {
         Self { side: self.side.reading_controls(!splits) }
     }

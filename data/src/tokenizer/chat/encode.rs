@@ -32,8 +32,7 @@ impl ChatEncoder {
         Self { template, tokenizer, learn, splits: true }
     }
 
-    /// Returns an encoder that splits special tokens which a message spells like other text, as before, or reads them as these
-    /// tokens.
+    /// Returns an encoder that splits special tokens in a message like other text, or without `splits` reads them as tokens.
     pub(crate) fn splitting_special_tokens(self, splits: bool) -> Self {
         Self { splits, ..self }
     }
