@@ -71,7 +71,8 @@ fn results_equal_the_reference() {
             for (dtype, tolerance) in [(DType::F32, 2e-6), (DType::BF16, 8e-3)] {
                 let found = case.found(dtype, &device, [0, case.rows]);
                 let reference = Settings { reference_operators: true, ..Settings::current() }.install();
-                let wanted = case.found(dtype, &device, [0, case.rows]);
+                // On the CPU: a GPU may round the products of plain operations in f32 to TF32.
+                let wanted = case.found(dtype, &Device::flex(), [0, case.rows]);
                 drop(reference);
                 assert_eq!(found.len(), wanted.len());
                 for (found, wanted) in found.iter().zip(&wanted) {
