@@ -36,7 +36,7 @@ impl Text {
     pub fn read() -> Result<Self, Box<dyn Error>> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let paths: Vec<PathBuf> = ["README.md", "LICENSE-APACHE", "CHANGELOG.md"].map(|file| root.join(file)).into();
-        let documents = paths.iter().map(fs::read_to_string).collect::<Result<Vec<_>, _>>()?;
+        let documents = paths.iter().map(read_document).collect::<Result<Vec<_>, _>>()?;
 
         let corpus = TextCorpus::open(&paths, &config())?;
         let vocabulary = TokenizerConfig { vocab_size: VOCAB_SIZE, ..Default::default() };
@@ -53,4 +53,10 @@ impl Text {
     pub fn n_tokens(&self) -> usize {
         self.documents.iter().filter_map(|document| self.tokenizer.encode(document).ok()).map(|ids| ids.len()).sum()
     }
+}
+
+/// Returns the text of a file. Line breaks at its end are not part of a document.
+fn read_document(path: &PathBuf) -> std::io::Result<String> {
+    let text = fs::read_to_string(path)?;
+    Ok(text.trim_end_matches('\n').to_owned())
 }
