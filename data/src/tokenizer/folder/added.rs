@@ -11,8 +11,14 @@ const ROLES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "p
 
 /// Returns the tokens that `tokenizer.json` lacks or has with other settings, in the order in which they get ids. `config` is
 /// `tokenizer_config.json`, `map` is `special_tokens_map.json`, `added` is `added_tokens.json`; null for a file that does not
-/// exist.
-pub(super) fn missing(tokenizer: &Value, config: &Value, map: &Value, added: &Value) -> Vec<AddedToken> {
+/// exist. `own` are the tokens of the class, which count where no file has a word about their role.
+pub(super) fn missing(
+    tokenizer: &Value,
+    config: &Value,
+    map: &Value,
+    added: &Value,
+    own: &[(&str, &str)],
+) -> Vec<AddedToken> {
     let there: BTreeMap<String, AddedToken> = tokenizer["added_tokens"]
         .as_array()
         .into_iter()
@@ -24,7 +30,7 @@ pub(super) fn missing(tokenizer: &Value, config: &Value, map: &Value, added: &Va
     // The list of tokens makes the older files void.
     let has_list = config["added_tokens_decoder"].is_object();
     let map = if has_list { &Value::Null } else { map };
-    let roles: Vec<AddedToken> = ROLES.iter().filter_map(|key| of_role(key, config, map)).collect();
+    let roles: Vec<AddedToken> = ROLES.iter().filter_map(|key| of_role(key, config, map, own)).collect();
     let extra = extra_tokens(config, map);
     let is_named = |content: &str| roles.iter().any(|token| token.content == content);
 
@@ -53,8 +59,12 @@ pub(super) fn missing(tokenizer: &Value, config: &Value, map: &Value, added: &Va
     missing
 }
 
-/// Returns the token of a role; the map wins over the configuration.
-fn of_role(key: &str, config: &Value, map: &Value) -> Option<AddedToken> {
+/// Returns the token of a role; the map wins over the configuration, and both over the class.
+fn of_role(key: &str, config: &Value, map: &Value, own: &[(&str, &str)]) -> Option<AddedToken> {
+    if config.get(key).or(map.get(key)).is_none() {
+        let (_, token) = own.iter().find(|(role, _)| *role == key)?;
+        return Some(AddedToken::from(*token, true));
+    }
     let value = if map[key].is_null() { &config[key] } else { &map[key] };
     read(value, true)
 }

@@ -17,27 +17,80 @@ enum Class {
     Llama,
 }
 
+/// Returns the name of a folder's class: the one that a file names, or else the usual one of the model's type.
+fn name<'v>(config: &'v Value, model: &'v Value) -> Option<&'v str> {
+    let declared = config["tokenizer_class"].as_str().or_else(|| model["tokenizer_class"].as_str());
+    if let Some(name) = declared {
+        return Some(name.strip_suffix("Fast").unwrap_or(name));
+    }
+    Some(match model["model_type"].as_str()? {
+        "bert" | "distilbert" | "electra" => "BertTokenizer",
+        "gpt2" | "phi" => "GPT2Tokenizer",
+        "roberta" | "bart" => "RobertaTokenizer",
+        "xlm-roberta" => "XLMRobertaTokenizer",
+        "qwen2" | "qwen3" => "Qwen2Tokenizer",
+        "gemma" | "gemma2" | "gemma3" | "gemma3_text" => "GemmaTokenizer",
+        "gpt_neox" => "GPTNeoXTokenizer",
+        _ => return None,
+    })
+}
+
+/// Whether `transformers` takes the class `LlamaTokenizer`: it follows the file where that spells bytes, as for Llama 3, and
+/// for Mistral.
+fn takes_llama(tokenizer: &Value, model: &Value) -> bool {
+    model["model_type"] != "mistral" && !spells_bytes(tokenizer)
+}
+
+/// Returns the special tokens that a folder's class has unless a file says otherwise: pairs of role and token.
+pub(super) fn own_tokens(tokenizer: &Value, config: &Value, model: &Value) -> &'static [(&'static str, &'static str)] {
+    match name(config, model).unwrap_or_default() {
+        "BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" => &[
+            ("unk_token", "[UNK]"),
+            ("sep_token", "[SEP]"),
+            ("pad_token", "[PAD]"),
+            ("cls_token", "[CLS]"),
+            ("mask_token", "[MASK]"),
+        ],
+        "RobertaTokenizer" | "BartTokenizer" | "XLMRobertaTokenizer" | "CamembertTokenizer" | "MBartTokenizer"
+        | "NllbTokenizer" => &[
+            ("bos_token", "<s>"),
+            ("eos_token", "</s>"),
+            ("unk_token", "<unk>"),
+            ("sep_token", "</s>"),
+            ("pad_token", "<pad>"),
+            ("cls_token", "<s>"),
+            ("mask_token", "<mask>"),
+        ],
+        "GPT2Tokenizer" => {
+            &[("bos_token", "<|endoftext|>"), ("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>")]
+        }
+        "GPTNeoXTokenizer" => &[("eos_token", "<|endoftext|>"), ("pad_token", "<|padding|>")],
+        "Qwen2Tokenizer" => {
+            &[("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>")]
+        }
+        "LlamaTokenizer" if takes_llama(tokenizer, model) => {
+            &[("bos_token", "<s>"), ("eos_token", "</s>"), ("unk_token", "<unk>")]
+        }
+        "GemmaTokenizer" => &[
+            ("bos_token", "<bos>"),
+            ("eos_token", "<eos>"),
+            ("unk_token", "<unk>"),
+            ("pad_token", "<pad>"),
+            ("mask_token", "<mask>"),
+        ],
+        "T5Tokenizer" => &[("eos_token", "</s>"), ("unk_token", "<unk>"), ("pad_token", "<pad>")],
+        _ => &[],
+    }
+}
+
 impl Class {
-    /// Returns the class of a folder: the one that a file names, or else the usual one of the model's type.
+    /// Returns the class of a folder, if it does not follow the file.
     fn of(tokenizer: &Value, config: &Value, model: &Value) -> Option<Self> {
-        let model_type = model["model_type"].as_str().unwrap_or_default();
-        let declared = config["tokenizer_class"].as_str().or_else(|| model["tokenizer_class"].as_str());
-        let name = match declared {
-            Some(name) => name.strip_suffix("Fast").unwrap_or(name),
-            None => match model_type {
-                "bert" => "BertTokenizer",
-                "gpt2" => "GPT2Tokenizer",
-                "roberta" | "bart" => "RobertaTokenizer",
-                "qwen2" | "qwen3" => "Qwen2Tokenizer",
-                _ => return None,
-            },
-        };
-        let class = match name {
+        let class = match name(config, model)? {
             "BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" => Self::Bert,
             "GPT2Tokenizer" | "RobertaTokenizer" | "BartTokenizer" => Self::Gpt2,
             "Qwen2Tokenizer" => Self::Qwen2,
-            // `transformers` follows the file where it spells bytes, as Llama 3 does, and for Mistral.
-            "LlamaTokenizer" if model_type != "mistral" && !spells_bytes(tokenizer) => Self::Llama,
+            "LlamaTokenizer" if takes_llama(tokenizer, model) => Self::Llama,
             _ => return None,
         };
         let wanted = if class == Self::Bert { "WordPiece" } else { "BPE" };

@@ -50,13 +50,16 @@ impl FolderTokenizer {
         notes.extend(changes);
 
         let mut tokenizer: Tokenizer = json.parse().map_err(|e| not_a_tokenizer(Some(path), &e))?;
-        let missing = added::missing(&parts, &config, &map, &added);
+        let own = class::own_tokens(&parts, &config, &model);
+        let missing = added::missing(&parts, &config, &map, &added, own);
         let (mut appended, mut left_out) = (Vec::new(), Vec::new());
         for token in &missing {
             let is_new = tokenizer.token_to_id(&token.content).is_none();
             let next = tokenizer.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1);
             if is_new && next >= rows {
-                left_out.push(token.content.as_str());
+                // No text of the model has a token that only its class knows.
+                let is_named = [&config, &map, &added].iter().any(|file| names(file, &token.content));
+                left_out.extend(is_named.then_some(token.content.as_str()));
                 continue;
             }
             tokenizer.add_tokens(std::slice::from_ref(token));
@@ -72,8 +75,18 @@ impl FolderTokenizer {
         if appended.is_empty() {
             return Ok(Self { json, notes });
         }
-        notes.push(format!("tokens that {JOINT_FILE} lacks come from the files next to it: {}", appended.join(" ")));
+        notes.push(format!("tokens that {JOINT_FILE} lacks come from the files next to it, or from its class: {}", appended.join(" ")));
         let json = tokenizer.to_string(true).map_err(|e| not_a_tokenizer(Some(path), &e))?;
         Ok(Self { json, notes })
+    }
+}
+
+/// Whether a file has a token, as a key or as a value.
+fn names(file: &Value, token: &str) -> bool {
+    match file {
+        Value::String(text) => text == token,
+        Value::Array(values) => values.iter().any(|value| names(value, token)),
+        Value::Object(entries) => entries.iter().any(|(key, value)| key == token || names(value, token)),
+        _ => false,
     }
 }
