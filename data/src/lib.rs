@@ -59,7 +59,7 @@ pub use cache::{
 pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, Example, Header,
     LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, Packing, PairCorpus, Role, RowReport, Table, Task,
-    TextConfig, TextCorpus, TextFormat, Unknown, count_pairs, count_words,
+    TextConfig, TextCorpus, TextFormat, Unknown, count_pairs, count_words, spelled_tokens,
 };
 pub use error::{Error, Result, panic_text};
 pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, TextParts};

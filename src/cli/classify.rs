@@ -7,6 +7,7 @@ use anyhow::Result;
 use kiln_data::{LabelledInput, Task};
 use kiln_train::config::GenerateConfig;
 use kiln_train::config::task::{Classes, traits_of};
+use kiln_train::dataset::labelled;
 use kiln_train::generate::{ClassPredictor, Classified};
 use kiln_train::logging::print::{results, stderr_line};
 use kiln_train::run::TrainedModel;
@@ -82,8 +83,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let of_run = &run.config.generate;
     let batch_tokens = args.batch_tokens.unwrap_or(of_run.batch_tokens);
     let config = checked(GenerateConfig { batch_tokens, ..of_run.clone() })?;
-    let max_len = run.config.data.text.resolved(run.model.max_positions).seq_len;
-    let predictor = ClassPredictor::new(&model, &tokenizer, max_len, config)?;
+    let rows = labelled::shape(&run.config, &run.model);
+    let predictor = ClassPredictor::new(&model, &tokenizer, rows, config)?;
 
     let shown = Shown { names: &run.config.data.labels.names, top_k: args.top_k };
     let task = run.config.task;

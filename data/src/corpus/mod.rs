@@ -22,7 +22,7 @@ pub(crate) use ordered::for_each_block;
 pub(crate) use pairs::{Columns, Pair, PairBlock, RowParser, length_problem};
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};
 pub(crate) use problem::RowProblem;
-pub use report::{BadRow, BadRowKind, RowReport};
+pub use report::{BadRow, BadRowKind, RowReport, spelled_tokens};
 pub use size::{count_pairs, count_words};
 pub use text::{ChatMessage, Learn, Role};
 pub(crate) use text::{Conversation, DocumentPart, Preference, TextBlock, TextFile};

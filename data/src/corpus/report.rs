@@ -142,19 +142,16 @@ impl RowReport {
             100.0 * max_bad_rows
         )))
     }
+}
 
-    fn write_special(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.spelled > 0 {
-            let (s, it) = if self.spelled == 1 { ("", "it stays") } else { ("s", "they stay") };
-            let unless = "unless split_special_tokens = false";
-            write!(f, "\n  {} special token{s} spelled in the text: {it} text, {unless}", self.spelled)?;
-        }
-        if self.read_special > 0 {
-            let s = if self.read_special == 1 { "" } else { "s" };
-            write!(f, "\n  {} special token{s} spelled in the text and read as such", self.read_special)?;
-        }
-        Ok(())
-    }
+/// Says how many special tokens texts spell, and whether they stayed text; `None` for 0.
+pub fn spelled_tokens(n: u64, stays_text: bool) -> Option<String> {
+    let (s, it) = if n == 1 { ("", "it stays") } else { ("s", "they stay") };
+    let what = match stays_text {
+        true => format!("in the text: {it} text, unless split_special_tokens = false"),
+        false => "in the text and read as such".to_owned(),
+    };
+    (n > 0).then(|| format!("{n} special token{s} spelled {what}"))
 }
 
 impl fmt::Display for RowReport {
@@ -175,6 +172,10 @@ impl fmt::Display for RowReport {
         if !self.unknown.is_empty() {
             write!(f, "\n  {}", self.unknown)?;
         }
-        self.write_special(f)
+        for said in [spelled_tokens(self.spelled, true), spelled_tokens(self.read_special, false)].into_iter().flatten()
+        {
+            write!(f, "\n  {said}")?;
+        }
+        Ok(())
     }
 }

@@ -24,6 +24,7 @@ pub struct LabelledSource {
     fill: i32,
     has_types: bool,
     n_cut: u64,
+    n_spelled: u64,
     unknown: Unknown,
     fingerprint: String,
 }
@@ -45,6 +46,8 @@ pub struct LabelledShape {
     pub has_types: bool,
     /// Whether the model is a decoder, which reads the class at the last token.
     pub is_decoder: bool,
+    /// Whether special tokens that a text spells are split like other text.
+    pub splits_special_tokens: bool,
 }
 
 impl LabelledShape {
@@ -54,10 +57,11 @@ impl LabelledShape {
     ///
     /// As [`LabelledEncoder::new`].
     pub fn encoder(self, tokenizer: &TextTokenizer) -> Result<LabelledEncoder> {
-        match self.is_decoder {
+        let encoder = match self.is_decoder {
             true => LabelledEncoder::for_decoder(tokenizer, self.max_len),
             false => LabelledEncoder::new(tokenizer, self.max_len),
-        }
+        }?;
+        Ok(encoder.splitting_special_tokens(self.splits_special_tokens))
     }
 }
 
@@ -75,7 +79,7 @@ impl LabelledSource {
         num_threads: usize,
     ) -> Result<Self> {
         let size = corpus.rows().len().div_ceil(num_threads.max(1)).max(1);
-        let encode = |rows: &[Labelled]| -> Result<(Vec<EncodedRow>, u64, Unknown)> {
+        let encode = |rows: &[Labelled]| -> Result<(Vec<EncodedRow>, u64, LabelledEncoder)> {
             let mut encoder = shape.encoder(tokenizer)?;
             let (mut encoded, mut n_cut) = (Vec::with_capacity(rows.len()), 0);
             for row in rows {
@@ -83,7 +87,7 @@ impl LabelledSource {
                 n_cut += u64::from(found.is_cut);
                 encoded.push(with_labels(found, row, shape.has_types));
             }
-            Ok((encoded, n_cut, encoder.unknown().clone()))
+            Ok((encoded, n_cut, encoder))
         };
         let encoded = thread::scope(|scope| {
             let threads: Vec<_> = corpus.rows().chunks(size).map(|rows| scope.spawn(move || encode(rows))).collect();
@@ -93,11 +97,13 @@ impl LabelledSource {
             joined.collect::<Result<Vec<_>>>()
         })?;
 
-        let (mut rows, mut n_cut, mut unknown) = (Vec::with_capacity(corpus.rows().len()), 0, Unknown::default());
-        for (encoded, cut, lacking) in encoded {
+        let mut rows = Vec::with_capacity(corpus.rows().len());
+        let (mut n_cut, mut n_spelled, mut unknown) = (0, 0, Unknown::default());
+        for (encoded, cut, encoder) in encoded {
             rows.extend(encoded);
             n_cut += cut;
-            unknown.merge(lacking);
+            n_spelled += encoder.n_spelled();
+            unknown.merge(encoder.unknown().clone());
         }
         if rows.len() > u32::MAX as usize {
             return Err(Error::Invalid("the data has more than 4,294,967,295 rows: split it".into()));
@@ -110,6 +116,7 @@ impl LabelledSource {
             fingerprint: fingerprint(&rows, corpus.names(), &tokenizer.fingerprint()),
             rows,
             n_cut,
+            n_spelled,
             unknown,
         })
     }
@@ -122,6 +129,11 @@ impl LabelledSource {
     /// Returns the number of rows that were longer than the limit.
     pub fn n_cut(&self) -> u64 {
         self.n_cut
+    }
+
+    /// Returns the number of special tokens that the texts spell.
+    pub fn n_spelled(&self) -> u64 {
+        self.n_spelled
     }
 
     /// Returns what the vocabulary cannot spell in the rows.
@@ -235,9 +247,26 @@ mod tests {
         let path = fixture.dir.path().join("labelled.jsonl");
         std::fs::write(&path, text).expect("writable");
         let corpus = LabelledCorpus::read(&[path], task, &LabelConfig::default()).expect("rows");
-        let shape = LabelledShape { max_len: 16, has_types, is_decoder: false };
+        let shape = LabelledShape { max_len: 16, has_types, is_decoder: false, splits_special_tokens: true };
         let loader = LoaderConfig { batch_tokens: 64, bucket_multiple: 4, ..LoaderConfig::default() };
         Arc::new(LabelledSource::new(&corpus, &fixture.tokenizer, shape, &loader, 3).expect("a source"))
+    }
+
+    #[test]
+    fn special_tokens_of_a_text_are_split_and_counted_or_read() {
+        let config = TokenizerConfig { kind: TokenizerKind::WordPiece, vocab_size: 300, ..TokenizerConfig::default() };
+        let fixture = TextFixture::new(&stories(50, 20), &config);
+        let end = fixture.tokenizer.special().eos.expect("an end token");
+        let input = LabelledInput::Text { text: "one [SEP] two [SEP]".into(), pair: None };
+        let shape = LabelledShape { max_len: 64, has_types: false, is_decoder: false, splits_special_tokens: true };
+        for splits in [true, false] {
+            let shape = LabelledShape { splits_special_tokens: splits, ..shape };
+            let mut encoder = shape.encoder(&fixture.tokenizer).expect("room");
+            let around = encoder.around_text().1.iter().filter(|id| **id == end).count();
+            let row = encoder.encode(&input).expect("encodes");
+            let found = row.ids.iter().filter(|id| **id == end).count() - around;
+            assert_eq!((found, encoder.n_spelled()), (if splits { 0 } else { 2 }, 2), "{:?}", row.ids);
+        }
     }
 
     fn texts(n: usize) -> String {

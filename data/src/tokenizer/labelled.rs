@@ -38,6 +38,8 @@ pub struct LabelledEncoder {
     /// Stands for a text without tokens.
     fill: u32,
     unknown: Unknown,
+    /// Special tokens that the texts so far spell.
+    n_spelled: u64,
 }
 
 /// Special tokens around N - 1 texts, and the types of these tokens and texts.
@@ -135,7 +137,13 @@ impl LabelledEncoder {
             padding,
             fill: tokenizer.special().fill().cast_unsigned(),
             unknown: Unknown::default(),
+            n_spelled: 0,
         })
+    }
+
+    /// Returns an encoder that splits special tokens in a text like other text, or without `splits` reads them as tokens.
+    pub fn splitting_special_tokens(self, splits: bool) -> Self {
+        Self { encoder: self.encoder.splitting_special_tokens(splits), ..self }
     }
 
     /// Returns the special tokens in front of and behind a text.
@@ -215,8 +223,14 @@ impl LabelledEncoder {
         &self.unknown
     }
 
+    /// Returns how many special tokens the texts of the rows so far spell.
+    pub fn n_spelled(&self) -> u64 {
+        self.n_spelled
+    }
+
     fn ids(&mut self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
+        self.n_spelled += self.encoder.count_spelled(text);
         self.encoder.encode(text, &mut ids)?;
         self.encoder.count_unknown(text, &ids, &mut self.unknown)?;
         Ok(ids)

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use kiln_data::{BatchSource, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, TextTokenizer};
-use kiln_model::Architecture;
+use kiln_data::{
+    BatchSource, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, TextTokenizer, spelled_tokens,
+};
+use kiln_model::{Architecture, TransformerConfig};
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
 use super::{Files, RunData, Vocabulary, folding_note, n_threads, prompt, text};
@@ -94,15 +96,25 @@ fn with_names(config: &Config, names: &[String]) -> Config {
     config
 }
 
+/// How the rows of a run are encoded for a model.
+pub fn shape(config: &Config, model: &TransformerConfig) -> LabelledShape {
+    let text = config.data.text.resolved(model.max_positions);
+    LabelledShape {
+        max_len: text.seq_len,
+        has_types: model.n_token_types > 1,
+        is_decoder: model.architecture == Architecture::DecoderOnly,
+        splits_special_tokens: text.split_special_tokens,
+    }
+}
+
 /// Encodes the rows. Also returns what the user should know about them.
 fn source(
     config: &Config,
     corpus: &LabelledCorpus,
     tokenizer: &TextTokenizer,
 ) -> Result<(Arc<dyn BatchSource>, Vec<String>)> {
-    let max_len = config.data.text.resolved(config.model.max_positions).seq_len;
-    let is_decoder = config.model.architecture == Architecture::DecoderOnly;
-    let shape = LabelledShape { max_len, has_types: config.model.n_token_types > 1, is_decoder };
+    let shape = shape(config, &config.model);
+    let max_len = shape.max_len;
     let source = LabelledSource::new(corpus, tokenizer, shape, &config.loader, n_threads())?;
 
     let mut notes = Vec::new();
@@ -116,6 +128,7 @@ fn source(
             counted(source.n_rows() as u64, "row")
         ));
     }
+    notes.extend(spelled_tokens(source.n_spelled(), shape.splits_special_tokens));
     if source.unknown().tokens > 0 {
         notes.push(source.unknown().to_string());
     }

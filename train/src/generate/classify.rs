@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::activation::softmax;
 use burn::tensor::{DType, Device};
 use kiln_data::{LabelledInput, LabelledRow, LabelledShape, TextTokenizer};
-use kiln_model::{Architecture, Batch, TextBatch, Transformer};
+use kiln_model::{Batch, TextBatch, Transformer};
 
 use super::GenerateError;
 use super::batching::{self, int_tensor};
@@ -27,21 +27,21 @@ pub struct Classified {
 pub struct ClassPredictor {
     model: Transformer,
     tokenizer: TextTokenizer,
-    max_len: usize,
+    rows: LabelledShape,
     config: GenerateConfig,
     device: Device,
 }
 
 impl ClassPredictor {
     /// Creates a predictor on the device of `model`. The tokenizer must be the one that the model was trained with. Inputs
-    /// are cut to `max_len` tokens.
+    /// are encoded as `rows` says.
     ///
     /// # Errors
     /// If the tokenizer has more tokens than the model.
     pub fn new(
         model: &Transformer,
         tokenizer: &TextTokenizer,
-        max_len: usize,
+        rows: LabelledShape,
         config: GenerateConfig,
     ) -> Result<Self, GenerateError> {
         let (found, wanted) = (tokenizer.vocab_size(), model.config().vocab_size());
@@ -49,7 +49,7 @@ impl ClassPredictor {
             return Err(GenerateError::OtherVocabulary { side: "text", tokenizer: found, model: wanted });
         }
         let device = model.devices().into_iter().next().expect("a model has parameters").inner();
-        Ok(Self { model: model.valid(), tokenizer: tokenizer.clone(), max_len, config, device })
+        Ok(Self { model: model.valid(), tokenizer: tokenizer.clone(), rows, config, device })
     }
 
     /// Predicts the classes of each input, in order. Inputs of similar length share a batch.
@@ -60,10 +60,7 @@ impl ClassPredictor {
     /// # Panics
     /// If the model has no head for classes.
     pub fn classify(&self, inputs: &[LabelledInput]) -> Result<Vec<Classified>, GenerateError> {
-        let config = self.model.config();
-        let is_decoder = config.architecture == Architecture::DecoderOnly;
-        let shape = LabelledShape { max_len: self.max_len, has_types: config.n_token_types > 1, is_decoder };
-        let mut encoder = shape.encoder(&self.tokenizer)?;
+        let mut encoder = self.rows.encoder(&self.tokenizer)?;
         let rows = inputs.iter().map(|input| encoder.encode(input)).collect::<kiln_data::Result<Vec<_>>>()?;
 
         let mut found = vec![Classified::default(); rows.len()];

@@ -51,7 +51,11 @@ pub(super) fn own_tokens(tokenizer: &Value, config: &Value, model: &Value) -> &'
             ("cls_token", "[CLS]"),
             ("mask_token", "[MASK]"),
         ],
-        "RobertaTokenizer" | "BartTokenizer" | "XLMRobertaTokenizer" | "CamembertTokenizer" | "MBartTokenizer"
+        "RobertaTokenizer"
+        | "BartTokenizer"
+        | "XLMRobertaTokenizer"
+        | "CamembertTokenizer"
+        | "MBartTokenizer"
         | "NllbTokenizer" => &[
             ("bos_token", "<s>"),
             ("eos_token", "</s>"),

@@ -75,7 +75,10 @@ impl FolderTokenizer {
         if appended.is_empty() {
             return Ok(Self { json, notes });
         }
-        notes.push(format!("tokens that {JOINT_FILE} lacks come from the files next to it, or from its class: {}", appended.join(" ")));
+        notes.push(format!(
+            "tokens that {JOINT_FILE} lacks come from the files next to it, or from its class: {}",
+            appended.join(" ")
+        ));
         let json = tokenizer.to_string(true).map_err(|e| not_a_tokenizer(Some(path), &e))?;
         Ok(Self { json, notes })
     }
