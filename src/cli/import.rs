@@ -85,12 +85,16 @@ pub(super) fn run(args: Args) -> Result<()> {
     let rows = model.source_vocab_size.max(model.target_vocab_size);
     let tokenizers = Tokenizers::read(&args.dir, args.tokenizer, &source, task, &tokens, rows)?;
     tokenizers.check_size(rows)?;
-    let Tokenizers { first: tokenizer, path: tokenizer_path, mut files, around, of_languages, .. } = tokenizers;
+    let Tokenizers { first: tokenizer, path: tokenizer_path, mut files, around, roles, of_languages, .. } = tokenizers;
     let generation = source.generation_config()?;
     let rules = Rules::new(&args.dir, &generation, &tokenizer)?;
     tokens.decoder_start = tokens.decoder_start.or_else(|| rules.decoder_start());
     let tokenizer_config = source.tokenizer_config()?;
-    let mut names = token_names(task, &tokenizer, &tokens, &tokenizer_config, &tokenizer_path)?;
+    let spelling = |role: &str| match &roles {
+        Some(roles) => roles.get(role).cloned(),
+        None => tokenizer_config[role].as_str().or(tokenizer_config[role]["content"].as_str()).map(str::to_owned),
+    };
+    let mut names = token_names(task, &tokenizer, &tokens, &spelling, &tokenizer_path)?;
     let keys = ["source_lang", "target_lang"].into_iter();
     let keys = keys.filter(|key| of_languages && tokenizer_config[key].is_string());
     keys.for_each(|key| names[key] = tokenizer_config[key].clone());
@@ -191,20 +195,16 @@ fn class_names(config: &Value, n_classes: usize, dir: &Path) -> Result<Vec<Strin
     Ok(names)
 }
 
-/// Returns the spellings of the special tokens, which Kiln stores next to a tokenizer. They come from the folder's
-/// `tokenizer_config.json`; for translation, ids in `config.json` determine the start and end tokens.
+/// Returns the spellings of the special tokens, which Kiln stores next to a tokenizer. They come from the files of the folder, through
+/// `spelling`; for translation, ids in `config.json` determine the start and end tokens.
 fn token_names(
     task: Task,
     tokenizer: &TokenizerFile,
     tokens: &TokenIds,
-    config: &Value,
+    spelling: &dyn Fn(&str) -> Option<String>,
     path: &Path,
 ) -> Result<Value, FolderError> {
-    let of_config = |key: &str| {
-        let value = &config[key];
-        let text = value.as_str().or_else(|| value["content"].as_str());
-        text.filter(|token| tokenizer.has(token)).map(str::to_owned)
-    };
+    let of_files = |role: &str| spelling(role).filter(|token| tokenizer.has(token));
     let of_id = |id: Option<u32>| id.and_then(|id| tokenizer.token(id)).map(str::to_owned);
 
     let mut names = Map::new();
@@ -213,7 +213,7 @@ fn token_names(
             ("pad_token", of_id(tokens.pad), "pad_token_id"),
             ("bos_token", of_id(tokens.decoder_start.or(tokens.bos)), "decoder_start_token_id"),
             ("eos_token", of_id(tokens.eos), "eos_token_id"),
-            ("unk_token", of_config("unk_token").or_else(|| tokenizer.unknown().map(str::to_owned)), "unk_token"),
+            ("unk_token", of_files("unk_token").or_else(|| tokenizer.unknown().map(str::to_owned)), "unk_token"),
         ] {
             let token = found.ok_or_else(|| FolderError::BadFile {
                 path: path.to_path_buf(),
@@ -233,7 +233,7 @@ fn token_names(
             ("sep_token", None),
             ("mask_token", None),
         ] {
-            if let Some(token) = of_config(key).or_else(|| of_id(id)) {
+            if let Some(token) = of_files(key).or_else(|| of_id(id)) {
                 let settings = if key == "mask_token" { tokenizer.mask_settings(&token) } else { None };
                 names.insert(key.to_owned(), settings.unwrap_or(json!(token)));
             }

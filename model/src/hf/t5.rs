@@ -176,7 +176,9 @@ pub(super) fn write(config: &TransformerConfig) -> (Map<String, Value>, Vec<Stri
     let ties_output = config.tie_embeddings.ties_output();
     let wanted = if ties_output { TieEmbeddings::ThreeWay } else { TieEmbeddings::Inputs };
     demands.equal("tie_embeddings", config.tie_embeddings, wanted);
-    demands.equal("scale_output", config.scale_output, ties_output);
+    if !ties_output {
+        demands.equal("scale_output", config.scale_output, false);
+    }
     let activation = ACTIVATIONS.iter().find(|(_, known)| *known == config.activation);
 
     let written = object(json!({
@@ -195,8 +197,8 @@ pub(super) fn write(config: &TransformerConfig) -> (Map<String, Value>, Vec<Stri
         "dropout_rate": config.dropout,
         "layer_norm_epsilon": config.norm_eps,
         "feed_forward_proj": activation.map_or("relu", |(name, _)| name),
-        // Version 4 of transformers scales where it ties. Version 5 reads the second.
-        "tie_word_embeddings": ties_output,
+        // Version 4 of transformers scales where it ties; version 5 ties where the output is missing, and scales unless this is false.
+        "tie_word_embeddings": config.scale_output,
         "scale_decoder_outputs": config.scale_output,
     }));
     (written, demands.0)

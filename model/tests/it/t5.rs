@@ -65,7 +65,9 @@ fn older_files_and_mt5_say_the_same_in_other_words() {
 #[test]
 fn every_exportable_variant_survives_a_round_trip() {
     type Change = fn(&mut TransformerConfig);
-    let variants: [(&str, Change); 4] = [
+    let variants: [(&str, Change); 5] = [
+        // As mT5 of version 5, which ties the output and never scales it.
+        ("t5", |config| config.scale_output = false),
         ("t5", |config| config.activation = FeedForwardActivation::GeluTanh),
         ("t5", |config| (config.n_decoder_layers, config.relative_buckets) = (1, 10)),
         ("t5-1.1", |config| config.activation = FeedForwardActivation::Swiglu),
@@ -87,7 +89,10 @@ fn a_model_that_t5_does_not_compute_is_refused_with_the_reasons() {
         assert!(error.contains(wanted), "{error}");
     };
     refused(|config| config.attention_scale = None, "model.attention_scale is null, but this family has 1.0");
-    refused(|config| config.scale_output = false, "model.scale_output is false, but this family has true");
+    refused(
+        |config| config.tie_embeddings = TieEmbeddings::Inputs,
+        "model.scale_output is true, but this family has false",
+    );
     refused(|config| config.tie_embeddings = TieEmbeddings::Output, "model.tie_embeddings is \"output\"");
     refused(|config| config.scale_embedding = true, "model.scale_embedding is true");
 }

@@ -1,5 +1,6 @@
 //! The tokenizers of a model folder, as its run will have them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -21,6 +22,8 @@ pub(super) struct Tokenizers {
     pub(super) files: Vec<StoredFile>,
     /// The ids that the tokenizer puts in front of and behind a text; `None` if it does not say.
     pub(super) around: Option<(Vec<u32>, Vec<u32>)>,
+    /// The special token of each role, for a `tokenizer.json`.
+    pub(super) roles: Option<BTreeMap<&'static str, String>>,
     /// Whether each language has its own tokenizer.
     pub(super) of_languages: bool,
     /// One more than the largest id.
@@ -49,13 +52,13 @@ impl Tokenizers {
         }
 
         let path = named.or_else(|| source.tokenizer()).ok_or_else(|| no_tokenizer(dir))?;
-        let FolderTokenizer { json, notes } = FolderTokenizer::read(&path, rows)?;
+        let FolderTokenizer { json, roles, notes } = FolderTokenizer::read(&path, rows)?;
         notes.iter().for_each(|note| stderr_line!("note: {note}"));
         let bytes = json.into_bytes();
         let first = TokenizerFile::parse(&bytes, &path)?;
         let around = first.around().with_context(|| path.display().to_string())?;
         let files = vec![StoredFile { name: TOKENIZER_FILE.to_owned(), bytes }];
-        Ok(Self { n_ids: first.n_ids(), first, path, files, around, of_languages: false })
+        Ok(Self { n_ids: first.n_ids(), first, path, files, around, roles: Some(roles), of_languages: false })
     }
 
     fn of_languages(files: MarianFiles, tokens: &TokenIds, path: PathBuf) -> Result<Self, FolderError> {
@@ -68,6 +71,7 @@ impl Tokenizers {
             path,
             files: files.into_files().map(stored).into(),
             around: Some((Vec::new(), tokens.eos.into_iter().collect())), // as `MarianTokenizer` does
+            roles: None,
             of_languages: true,
         })
     }
@@ -79,7 +83,7 @@ impl Tokenizers {
         let stored = |name: &str, bytes| StoredFile { name: name.to_owned(), bytes };
         let files = vec![stored(TOKENIZER_FILE, json.into_bytes()), stored(SENTENCEPIECE_FILE, model)];
         let around = Some((before.into_iter().collect(), tokens.eos.into_iter().collect())); // as `M2M100Tokenizer` does
-        Ok(Self { n_ids: first.n_ids(), first, path, files, around, of_languages: false })
+        Ok(Self { n_ids: first.n_ids(), first, path, files, around, roles: None, of_languages: false })
     }
 
     /// Refuses tokenizers with more ids than the embedding has rows. More rows than ids are usual, because sizes are rounded

@@ -27,10 +27,9 @@ pub(super) fn missing(
         .map(|token| (token.content.clone(), token))
         .collect();
 
-    // The list of tokens makes the older files void.
-    let has_list = config["added_tokens_decoder"].is_object();
+    let roles: Vec<AddedToken> = roles(config, map, own).into_iter().map(|(_, token)| token).collect();
+    let has_list = has_list(config);
     let map = if has_list { &Value::Null } else { map };
-    let roles: Vec<AddedToken> = ROLES.iter().filter_map(|key| of_role(key, config, map, own)).collect();
     let extra = extra_tokens(config, map);
     let is_named = |content: &str| roles.iter().any(|token| token.content == content);
 
@@ -57,6 +56,17 @@ pub(super) fn missing(
         token.special |= is_named(&token.content);
     }
     missing
+}
+
+/// Returns the tokens of the roles, of those that have one.
+pub(super) fn roles(config: &Value, map: &Value, own: &[(&str, &str)]) -> Vec<(&'static str, AddedToken)> {
+    let map = if has_list(config) { &Value::Null } else { map };
+    ROLES.into_iter().filter_map(|role| Some((role, of_role(role, config, map, own)?))).collect()
+}
+
+/// Whether there is a list of tokens, which makes the older files void.
+fn has_list(config: &Value) -> bool {
+    config["added_tokens_decoder"].is_object()
 }
 
 /// Returns the token of a role; the map wins over the configuration, and both over the class.

@@ -9,6 +9,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -25,6 +26,8 @@ use crate::files::read_text;
 pub struct FolderTokenizer {
     /// The content of the file, with what the other files add to it.
     pub json: String,
+    /// The special token of each role (`mask_token`), as a file says or else the class.
+    pub roles: BTreeMap<&'static str, String>,
     /// What the other files change, and what they say without effect, a sentence each.
     pub notes: Vec<String>,
 }
@@ -52,6 +55,7 @@ impl FolderTokenizer {
         let mut tokenizer: Tokenizer = json.parse().map_err(|e| not_a_tokenizer(Some(path), &e))?;
         let own = class::own_tokens(&parts, &config, &model);
         let missing = added::missing(&parts, &config, &map, &added, own);
+        let roles = added::roles(&config, &map, own).into_iter().map(|(role, token)| (role, token.content)).collect();
         let (mut appended, mut left_out) = (Vec::new(), Vec::new());
         for token in &missing {
             let is_new = tokenizer.token_to_id(&token.content).is_none();
@@ -73,14 +77,14 @@ impl FolderTokenizer {
             ));
         }
         if appended.is_empty() {
-            return Ok(Self { json, notes });
+            return Ok(Self { json, roles, notes });
         }
         notes.push(format!(
             "tokens that {JOINT_FILE} lacks come from the files next to it, or from its class: {}",
             appended.join(" ")
         ));
         let json = tokenizer.to_string(true).map_err(|e| not_a_tokenizer(Some(path), &e))?;
-        Ok(Self { json, notes })
+        Ok(Self { json, roles, notes })
     }
 }
 

@@ -71,6 +71,21 @@ fn folders_give_the_ids_that_transformers_gives() {
 }
 
 #[test]
+fn roles_come_from_a_file_or_else_from_the_class() {
+    let roles = |config: Value, map: Value| {
+        let folder = folder("roberta", &config, &map, &Value::Null, &json!({"model_type": "roberta"}));
+        let path = folder.path().join("tokenizer.json");
+        FolderTokenizer::read(&path, usize::MAX).expect("a tokenizer").roles
+    };
+    let of = |config: Value, map: Value| roles(config, map).get("mask_token").cloned();
+    assert_eq!(of(json!({}), Value::Null).as_deref(), Some("<mask>"));
+    assert_eq!(of(json!({"mask_token": null}), Value::Null), None, "a file can say that there is none");
+    assert_eq!(of(json!({"mask_token": "<unk>"}), Value::Null).as_deref(), Some("<unk>"));
+    assert_eq!(of(json!({}), json!({"mask_token": {"content": "</s>"}})).as_deref(), Some("</s>"));
+    assert!(roles(json!({"tokenizer_class": "PreTrainedTokenizerFast"}), Value::Null).is_empty());
+}
+
+#[test]
 fn changes_are_said_and_a_file_that_agrees_stays_as_it_is() {
     let notes = |config: Value, rows: usize| {
         let folder = folder("bert", &config, &Value::Null, &Value::Null, &Value::Null);
