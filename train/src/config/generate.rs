@@ -41,7 +41,8 @@ pub struct GenerateConfig {
     pub stop_tokens: Vec<String>,
     /// Whether a text may contain special tokens other than the end token. The printed text leaves them out.
     pub special_tokens: SpecialTokens,
-    /// Size of one generation batch: padded tokens of its sources or prompts, times `beam_size`.
+    /// Size of one generation batch: padded tokens of its sources or prompts, times `beam_size`. 0: 8192, and for translations on a
+    /// GPU what half of its free memory holds.
     pub batch_tokens: usize,
 }
 
@@ -101,7 +102,7 @@ impl Default for GenerateConfig {
             stop: Vec::new(),
             stop_tokens: Vec::new(),
             special_tokens: SpecialTokens::Never,
-            batch_tokens: 8192,
+            batch_tokens: 0,
         }
     }
 }
@@ -136,9 +137,6 @@ impl GenerateConfig {
             );
         }
 
-        if self.batch_tokens == 0 {
-            problems.push("generate.batch_tokens is 0; 8192 is usual".into());
-        }
         self.validate_sampling(problems);
 
         if self.max_new_tokens == 0 {

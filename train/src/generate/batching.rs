@@ -1,8 +1,20 @@
 //! Puts sources of similar length into one batch, whatever the order of the lines.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use kiln_model::TransformerConfig;
 
 use crate::config::GenerateConfig;
+use crate::device::{machine_of, reserved_bytes};
+
+/// Size of a batch where nothing says more: padded tokens times `beam_size`.
+const USUAL: usize = 8192;
+
+/// Largest batch that follows from a device's memory. Larger ones are not faster on one GPU
+/// (`benches/results/2026-11-27-decoding.md`).
+const LARGEST: usize = 200_000;
+
+/// Shortest padded row, which makes the most rows of a batch.
+const SHORTEST: usize = 8;
 
 /// A tokenized source and how long its translation may become.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +79,30 @@ pub(super) fn int_tensor(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::new(values, [n]), (&device.clone().inner(), DType::I32))
 }
 
+/// Returns the size of a batch of translations: what `config` says or, for 0, what half of a GPU's free memory holds. On a CPU larger
+/// batches are not faster.
+pub(super) fn size_for_pairs(config: &GenerateConfig, model: &TransformerConfig, device: &Device) -> usize {
+    if config.batch_tokens > 0 {
+        return config.batch_tokens;
+    }
+    let memory = machine_of(device);
+    match memory.memory_bytes {
+        Some(bytes) if !memory.is_cpu => {
+            size_in(bytes.saturating_sub(reserved_bytes(device).unwrap_or(0)) / 2, config, model)
+        }
+        _ => USUAL,
+    }
+}
+
+/// Returns how many tokens fit into `bytes`. For each of them a batch has keys and values of a source's and of a target's position
+/// in every layer, in at most 4 bytes. Each row has its scores of all tokens, three times in f32.
+fn size_in(bytes: u64, config: &GenerateConfig, model: &TransformerConfig) -> usize {
+    let per_position = (2 * 4 * model.n_decoder_layers * model.kv_heads() * model.head_dim()) as f64;
+    let positions = 1.0 + config.max_len_ratio + config.max_len_offset as f64 / SHORTEST as f64;
+    let scores = (3 * 4 * model.target_vocab_size) as f64 / SHORTEST as f64;
+    ((bytes as f64 / (positions * per_position + scores)) as usize).clamp(USUAL, LARGEST)
+}
+
 /// Divides rows of these lengths into batches of similar length, and returns the row numbers of each batch.
 ///
 /// A batch has at most `batch_tokens / beam_size` padded tokens, but at least one row. The longest rows come first, so that
@@ -74,7 +110,8 @@ pub(super) fn int_tensor(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
 pub fn plan(lengths: &[usize], config: &GenerateConfig) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&row| (std::cmp::Reverse(lengths[row]), row));
-    let budget = config.batch_tokens / config.beam_size.max(1);
+    let tokens = if config.batch_tokens == 0 { USUAL } else { config.batch_tokens };
+    let budget = tokens / config.beam_size.max(1);
 
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let mut width = 0;
@@ -96,6 +133,20 @@ mod tests {
 
     fn row(len: usize) -> SourceRow {
         SourceRow { ids: vec![9; len], limit: 5 }
+    }
+
+    #[test]
+    fn a_batch_follows_the_memory_between_its_limits() {
+        let model = TransformerConfig::base().with_vocab_size(37_000);
+        let config = GenerateConfig { batch_tokens: 0, ..GenerateConfig::default() };
+        let sizes = [0, 4, 24, 80].map(|gib: u64| size_in(gib << 30, &config, &model));
+        assert_eq!((sizes[0], sizes[3]), (USUAL, LARGEST));
+        assert!(sizes[0] < sizes[1] && sizes[1] < sizes[2], "{sizes:?}");
+
+        let device = Device::flex();
+        assert_eq!(size_for_pairs(&config, &model, &device), USUAL, "on a CPU");
+        assert_eq!(size_for_pairs(&GenerateConfig { batch_tokens: 7, ..config.clone() }, &model, &device), 7);
+        assert_eq!(plan(&[8; 2000], &config).len(), 2, "0 stands for the usual size");
     }
 
     #[test]

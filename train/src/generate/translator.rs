@@ -55,7 +55,8 @@ impl Translator {
             }
         }
         let device = model.devices().into_iter().next().expect("a model has parameters").inner();
-        Ok(Self { model: model.valid(), tokenizers, config, device })
+        let batch_tokens = batching::size_for_pairs(&config, shape, &device);
+        Ok(Self { model: model.valid(), tokenizers, config: GenerateConfig { batch_tokens, ..config }, device })
     }
 
     /// Returns one translation per line, in order: sampled, greedy if there is one beam, or the best of the beam search. A line
