@@ -222,8 +222,8 @@ pub struct TrainConfig {
     /// Several devices: whether each keeps the master weights and optimizer state of its slice of the model alone (ZeRO-1), if there
     /// are enough for all. Results are equal bit for bit.
     pub shard_optimizer: bool,
-    /// Several devices: steps from one synchronization of the weights to the next, for slow links (DiLoCo, Douillard et al. 2023). 1:
-    /// gradients are exchanged in every step.
+    /// Steps from one outer step to the next (DiLoCo, Douillard et al. 2023). Each of several devices takes them alone, for slow links.
+    /// 1: there is no outer optimizer, and gradients are exchanged in every step.
     pub sync_every: u64,
     /// GPU: which kernels compute products and attention: `auto`, the newest that the GPU has the instructions for; `ampere`, at most
     /// those for Ampere; or `stock`, Burn's own. For measurements.

@@ -154,8 +154,8 @@ impl Plan {
 
         if self.sync_every > 1 {
             lines.push(format!(
-                "each device takes {} steps alone, then all exchange their weights; checkpoints and validations follow an exchange \
-                 (train.sync_every)",
+                "the outer optimizer takes a step after every {} steps, with the weights of all devices; checkpoints and validations \
+                 follow it (train.sync_every)",
                 self.sync_every
             ));
         }

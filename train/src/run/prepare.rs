@@ -271,12 +271,6 @@ pub(super) fn refuse_for_devices(config: &Config, ranks: &Ranks) -> Result<(), R
                 .into(),
         ));
     }
-    if !ranks.are_many() && config.train.sync_every > 1 {
-        return Err(RunError::Config(format!(
-            "train.sync_every = {} is for several devices, and this run has one: add --devices 0,1, or set train.sync_every=1",
-            config.train.sync_every
-        )));
-    }
     Ok(())
 }
 

@@ -31,7 +31,7 @@ pub(super) struct LocalSteps {
 
 impl LocalSteps {
     /// Starts from weights that all replicas have; with the outer momentum of an earlier run, `[n]`, f32, or none.
-    /// The model computes in `dtype`.
+    /// What travels has `dtype`.
     pub(super) fn new(
         config: &Config,
         dtype: FloatDType,

@@ -236,12 +236,13 @@ impl<M: Model> TrainState<M> {
     }
 
     /// Joins the other ranks, which have the same weights, to exchange what `config` says. With `train.shard_optimizer`, each keeps
-    /// only its slice of master weights and optimizer state, if there are enough for all; with `train.sync_every` above 1, each keeps a state of its own.
+    /// only its slice of master weights and optimizer state, if there are enough for all; with `train.sync_every` above 1, each keeps a state of its own,
+    /// and also a single rank takes outer steps.
     ///
     /// # Errors
     /// If the outer momentum of `replicas`, which the run is continued with, does not fit the weights.
     pub fn join(mut self, ranks: &Ranks, config: &Config, replicas: Option<&Replicas>) -> Result<Self> {
-        if !ranks.are_many() {
+        if !ranks.are_many() && config.train.sync_every <= 1 {
             return Ok(self);
         }
         let (table, train) = (self.optimizer.table(), &config.train);
@@ -249,7 +250,9 @@ impl<M: Model> TrainState<M> {
 
         let exchange = if train.sync_every > 1 {
             let momentum = replicas.map(|replicas| flat_tensor(table, &replicas.momentum, &self.device)).transpose()?;
-            Exchange::Weights(Box::new(LocalSteps::new(config, self.dtype, &self.optimizer, momentum.as_ref(), slices)))
+            // Nothing travels from a rank that is alone.
+            let dtype = if ranks.are_many() { self.dtype } else { FloatDType::F32 };
+            Exchange::Weights(Box::new(LocalSteps::new(config, dtype, &self.optimizer, momentum.as_ref(), slices)))
         } else {
             if train.shard_optimizer && !slices.are_whole() {
                 self.optimizer = self.optimizer.sharded(&slices);

@@ -211,7 +211,7 @@ impl<M: Model> Trainer<M> {
         }
         if step.ended.is_some() && !std::mem::replace(&mut self.is_put_off, true) {
             let note =
-                format!("the run ends with step {meeting}, when the devices exchange their weights (train.sync_every)");
+                format!("the run ends with step {meeting}, when the outer optimizer takes a step (train.sync_every)");
             self.reporting.logging.note(&note)?;
         }
         Ok(Step { ended: None, save_now: false, ..step })

@@ -96,10 +96,10 @@ fn all_problems_come_at_once() {
         config.optim.lr = -1.0;
         config.model.n_heads = 7;
         config.train.steps = 0;
-        config.generate.batch_tokens = 0;
+        config.generate.beam_size = 0;
         config.loader.batch_tokens = 0;
     });
-    for key in ["optim.lr", "model.d_model", "train.steps", "generate.batch_tokens", "loader.batch_tokens"] {
+    for key in ["optim.lr", "model.d_model", "train.steps", "generate.beam_size", "loader.batch_tokens"] {
         assert!(problems.iter().any(|problem| problem.starts_with(key)), "{key} is missing in {problems:#?}");
     }
 }
