@@ -20,6 +20,7 @@ mod fill;
 mod generate;
 mod heap;
 mod import;
+mod limits;
 mod lines;
 mod memory;
 mod pool;
@@ -89,6 +90,11 @@ pub fn command() -> clap::Command {
 /// Parses the command line, runs the command, and reports its error.
 pub fn main() -> ExitCode {
     clean_panics();
+    // Before anything that needs a stack.
+    if let Err(error) = limits::check() {
+        stderr_line!("error: {error}");
+        return ExitCode::from(exit::USAGE);
+    }
     heap::keep_freed_memory();
     let command = parsed().command;
     let ran = pool::check().map_err(Into::into).and_then(|()| run(command));

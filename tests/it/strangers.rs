@@ -178,6 +178,31 @@ fn more_threads_than_any_machine_has_are_refused() {
 }
 
 #[test]
+fn limits_of_the_shell_that_are_too_low_are_named() {
+    let place = Workplace::new();
+    let under = |limit: &str| {
+        let kiln = env!("CARGO_BIN_EXE_kiln");
+        let train =
+            format!("ulimit {limit} && exec {kiln} train --preset tiny --set train.steps=3 --run run{}", &limit[1..2]);
+        let output = std::process::Command::new("bash")
+            .args(["-c", &train])
+            .current_dir(place.path(""))
+            .output()
+            .expect("it ends");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (limit, words) in
+        [("-s 64", "limits the stack to 64 KiB"), ("-v 500000", "limits the address space to 500000 KiB")]
+    {
+        let (code, said) = under(limit);
+        assert!(code == Some(2) && said.contains(words) && said.contains("ulimit"), "{limit}: {code:?} {said}");
+    }
+    // A file that may not grow is an error of the write.
+    let (code, said) = under("-f 10");
+    assert!(code == Some(1) && said.contains("error: ") && said.contains("File too large"), "{code:?} {said}");
+}
+
+#[test]
 fn a_report_of_losses_at_the_ends_of_the_numbers_ends() {
     let place = Workplace::new();
     place.write("run/config.toml", "");
