@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::problem::RowProblem;
+use crate::formats::RowProblem;
 use super::unknown::Unknown;
 use crate::error::{Error, Result};
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::line_reader::LineReader;
+use crate::formats::LineReader;
 use super::text::find_files;
 use crate::error::Result;
 
