@@ -211,3 +211,6 @@ fn hash_file(path: &Path, seen_before: &HashMap<&Path, &SeenFile>) -> Result<(Ha
     });
     Ok((hash, seen))
 }
+
+#[cfg(test)]
+mod tests;

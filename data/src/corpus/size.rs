@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::formats::LineReader;
-use super::text::find_files;
+use crate::formats::{FileFormat, LineReader, Split, Wanted, find_files};
+use super::text::files_below;
 use crate::error::Result;
 
 /// Counts the lines with text in files of pairs. Of two parallel files (`news.en,news.it`), the first counts. Stops at
@@ -17,7 +17,7 @@ pub fn count_pairs(entries: &[PathBuf], enough: u64) -> Result<u64> {
         Some((source, _)) if !entry.exists() => source.trim().into(),
         _ => entry.clone(),
     };
-    let files: Vec<PathBuf> = entries.iter().map(first).collect();
+    let files: Vec<PathBuf> = find_files(entries, Split::Train, false)?.iter().map(first).collect();
     count(&files, enough, |line| u64::from(!line.trim_ascii().is_empty()))
 }
 
@@ -28,7 +28,7 @@ pub fn count_pairs(entries: &[PathBuf], enough: u64) -> Result<u64> {
 /// If a file or folder cannot be read.
 pub fn count_words(entries: &[PathBuf], enough: u64) -> Result<u64> {
     let mut files = Vec::new();
-    entries.iter().try_for_each(|entry| find_files(entry, &mut files))?;
+    find_files(entries, Split::Train, true)?.iter().try_for_each(|entry| files_below(entry, &mut files))?;
     let words = |line: &[u8]| line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count() as u64;
     count(&files, enough, words)
 }
@@ -36,6 +36,15 @@ pub fn count_words(entries: &[PathBuf], enough: u64) -> Result<u64> {
 fn count(files: &[impl AsRef<Path>], enough: u64, in_line: impl Fn(&[u8]) -> u64) -> Result<u64> {
     let (mut total, mut line) = (0, Vec::new());
     for file in files {
+        let records = FileFormat::by_name(file.as_ref()).filter(|format| format.is_binary());
+        if let Some(format) = records {
+            let mut records = format.open(file.as_ref(), &Wanted::all())?;
+            while total < enough && records.next(&mut line)?.is_some() {
+                total += in_line(&line);
+                line.clear();
+            }
+            continue;
+        }
         let mut lines = LineReader::open(file.as_ref())?;
         while total < enough && lines.read_line(&mut line)? {
             total += in_line(&line);

@@ -53,6 +53,7 @@ impl Format for Arrow {
             n_messages: 0,
             n_rows: 0,
             is_over: false,
+            is_file: false,
         };
         batches.read_start()?;
         Ok(Box::new(batches))
@@ -71,6 +72,8 @@ struct Batches {
     /// Rows read so far.
     n_rows: u64,
     is_over: bool,
+    /// Whether a footer follows the messages.
+    is_file: bool,
 }
 
 impl Batches {
@@ -78,7 +81,10 @@ impl Batches {
     fn read_start(&mut self) -> Result<()> {
         let start = self.reader.fill_buf().map_err(Error::io(&self.path, "reading"))?;
         match start {
-            start if start.starts_with(MAGIC) => self.reader.consume(MAGIC.len()),
+            start if start.starts_with(MAGIC) => {
+                self.is_file = true;
+                self.reader.consume(MAGIC.len());
+            }
             [0xff, 0xff, 0xff, 0xff, ..] => {}
             _ => {
                 let found = "is not an Arrow file: it begins neither like a file (ARROW1) nor like a stream; Feather 1 and Arrow before \
@@ -115,7 +121,8 @@ impl Batches {
         loop {
             self.n_messages += 1;
             let start = self.read(4)?;
-            if start.is_empty() && self.n_messages > 1 {
+            // A stream may end without a mark.
+            if start.is_empty() && self.n_messages > 1 && !self.is_file {
                 return Ok(false);
             }
             let start = <[u8; 4]>::try_from(start).map_err(|_| self.damaged("the file ends in its length"))?;

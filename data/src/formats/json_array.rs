@@ -119,7 +119,6 @@ mod tests {
     use std::fs;
 
     use super::super::{FileFormat, Wanted};
-    use super::*;
 
     /// Reads a file to its end or to the first error.
     fn read(text: &str) -> (Vec<String>, Option<String>) {

@@ -13,6 +13,8 @@ mod columns;
 mod compressed;
 mod conll;
 mod csv_rows;
+#[cfg(all(test, feature = "arrow"))]
+mod damage;
 mod entries;
 mod json;
 mod json_array;

@@ -14,7 +14,7 @@ use super::json::JsonFields;
 use super::report::RowReport;
 use super::text::Task;
 use crate::error::{Error, Result};
-use crate::formats::{FileFormat, Place, RowProblem, Wanted};
+use crate::formats::{FileFormat, Place, RowProblem, Split, Wanted, find_files};
 
 /// The most classes. More are texts rather than labels.
 const MOST_CLASSES: usize = 1 << 16;
@@ -43,7 +43,8 @@ impl LabelledCorpus {
 
         let mut report = RowReport::default();
         let mut found = Vec::new();
-        for path in files {
+        let files = find_files(files, Split::Train, false)?;
+        for path in &files {
             read_file(path, task, config, &mut report, &mut |line, row| found.push((path.as_path(), line, row)))?;
         }
         let names = match config.names.as_slice() {

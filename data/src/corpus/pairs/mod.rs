@@ -16,7 +16,7 @@ pub use table::Table;
 
 use super::{RowReport, json};
 use crate::error::{Error, Result};
-use crate::formats::{FileFormat, LineReader};
+use crate::formats::{FileFormat, LineReader, Split, find_files};
 
 /// A pair of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,7 +149,8 @@ pub struct PairCorpus {
 }
 
 impl PairCorpus {
-    /// Finds out the format of every entry. Reads only the first rows of TSV and CSV files, which can begin with a header.
+    /// Finds the files of every entry, those to train on of a data set, and their formats. Reads only the first rows of TSV and CSV files,
+    /// which can begin with a header.
     ///
     /// # Errors
     ///
@@ -160,6 +161,7 @@ impl PairCorpus {
                 "no corpus files are named: name at least one .jsonl, .tsv or .csv file".into(),
             ));
         }
+        let entries = find_files(entries, Split::Train, false)?;
         let inputs = entries.iter().map(|e| CorpusInput::find(e, config)).collect::<Result<Vec<_>>>()?;
         Ok(Self { inputs, config: config.clone() })
     }

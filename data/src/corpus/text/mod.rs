@@ -17,7 +17,7 @@ pub(crate) use preference::Preference;
 use super::RowReport;
 use super::json::{self, JsonFields, NamedField};
 use crate::error::{Error, Result};
-use crate::formats::{FileFormat, ending};
+use crate::formats::{FileFormat, Split, ending, find_files};
 
 /// One file and how it is divided into documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,9 +67,9 @@ impl TextCorpus {
             return Err(Error::Invalid("no text is named: name at least one file or folder".into()));
         }
         let mut paths = Vec::new();
-        for entry in entries {
+        for entry in &find_files(entries, Split::Train, true)? {
             let before = paths.len();
-            find_files(entry, &mut paths)?;
+            files_below(entry, &mut paths)?;
             if paths.len() == before {
                 return Err(Error::corpus(
                     entry,
@@ -214,7 +214,7 @@ fn is_table(path: &Path) -> bool {
 }
 
 /// Appends a file, or all files of a folder and its subfolders, sorted by name and without hidden ones.
-pub(super) fn find_files(entry: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+pub(super) fn files_below(entry: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     let metadata = std::fs::metadata(entry).map_err(Error::io(entry, "opening the text"))?;
     if !metadata.is_dir() {
         found.push(entry.into());
@@ -225,7 +225,7 @@ pub(super) fn find_files(entry: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     let mut inside = list().map_err(Error::io(entry, "listing the folder"))?;
     inside.retain(|path| path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.')));
     inside.sort();
-    inside.iter().try_for_each(|path| find_files(path, found))
+    inside.iter().try_for_each(|path| files_below(path, found))
 }
 
 #[cfg(test)]
