@@ -3,8 +3,8 @@
 use std::iter;
 
 use crate::corpus::{
-    ChatMessage, Conversation, DocumentPart, Pair, PairBlock, PairCorpus, Preference, RowParser, RowReport,
-    TextBlock, TextCorpus, length_problem,
+    ChatMessage, Conversation, DocumentPart, Pair, PairBlock, PairCorpus, Preference, RowParser, RowReport, TextBlock,
+    TextCorpus, length_problem,
 };
 use crate::error::Result;
 use crate::formats::RowProblem;

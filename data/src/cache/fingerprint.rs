@@ -165,7 +165,8 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
             TextFormat::Preferences => format!("preferences {}\0", corpus.config().seq_len),
         };
         // Nothing for JSON, so that caches of earlier versions stay valid.
-        let is_told = matches!(format, TextFormat::Chat | TextFormat::Preferences) && *records != Some(FileFormat::JSON);
+        let is_told =
+            matches!(format, TextFormat::Chat | TextFormat::Preferences) && *records != Some(FileFormat::JSON);
         let how = if is_told { format!("{name} {how}") } else { how };
         let (hash, seen) = hash_file(path, &seen_before)?;
         hasher.update(how.as_bytes()).update(hash.as_bytes());

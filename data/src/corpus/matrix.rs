@@ -24,7 +24,7 @@ fn row(n: usize) -> Value {
         "trg": format!("riga numero {n}"),
         "translation": {"en": format!("row number {n}"), "it": format!("riga numero {n}")},
         "text": format!("Document {n}.\nIts second line: caffè."),
-        "label": if n % 2 == 0 { "no" } else { "yes" },
+        "label": ["no", "yes"][n % 2],
         "tokens": ["in", "Rome", n.to_string()],
         "tags": ["O", "B-LOC", "O"],
         "prompt": format!("Question {n}?"),
@@ -216,7 +216,10 @@ fn preferences_of_every_format() {
     });
     each(&["a.conll"], |path, name| {
         let problem = documents(path, TextFormat::Preferences, "text").expect_err(name);
-        assert!(problem.contains("a.conll:1: no field \"rejected\"") || problem.contains("no field \"chosen\""), "{problem}");
+        assert!(
+            problem.contains("a.conll:1: no field \"rejected\"") || problem.contains("no field \"chosen\""),
+            "{problem}"
+        );
     });
 }
 
@@ -225,7 +228,8 @@ fn fields_that_are_missing_are_named_with_those_that_are_there() {
     each(&names(), |path, name| {
         let problem = documents(path.clone(), TextFormat::Records, "body").expect_err(name);
         assert!(problem.contains("\"prompt\"") && problem.contains("\"body\""), "{name}: {problem}");
-        let problem = labelled(path, Task::Classification, &LabelConfig { label_field: "class".into(), ..Default::default() });
+        let problem =
+            labelled(path, Task::Classification, &LabelConfig { label_field: "class".into(), ..Default::default() });
         let problem = problem.expect_err(name);
         assert!(problem.contains("no field \"class\": the row has"), "{name}: {problem}");
     });

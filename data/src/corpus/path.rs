@@ -32,7 +32,9 @@ mod tests {
     fn paths_lead_through_objects_and_lists() {
         let row = r#"{"a.b": 1, "a": {"b": 2, "c": [{"d": 3}, [4, 5]]}, "x": "y"}"#;
         let row: Map<String, Value> = serde_json::from_str(row).expect("an object");
-        for (path, wanted) in [("a.b", Some(1)), ("a.c.0.d", Some(3)), ("a.c.1.1", Some(5)), ("a.c.2", None), ("x.y", None), ("", None)] {
+        for (path, wanted) in
+            [("a.b", Some(1)), ("a.c.0.d", Some(3)), ("a.c.1.1", Some(5)), ("a.c.2", None), ("x.y", None), ("", None)]
+        {
             assert_eq!(value_at(&row, path).and_then(Value::as_u64), wanted, "{path}");
         }
     }

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::formats::{FileFormat, LineReader, Split, Wanted, find_files};
 use super::text::files_below;
 use crate::error::Result;
+use crate::formats::{FileFormat, LineReader, Split, Wanted, find_files};
 
 /// Counts the lines with text in files of pairs. Of two parallel files (`news.en,news.it`), the first counts. Stops at
 /// `enough`.

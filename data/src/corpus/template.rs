@@ -98,7 +98,8 @@ impl RowTemplate {
                                 let names: Vec<_> = row.keys().take(8).map(|name| format!("\"{name}\"")).collect();
                                 malformed(format!("no field \"{name}\": the row has {}", names.join(", ")))
                             })?;
-                            write_value(&mut text, value).map_err(|found| malformed(format!("field \"{name}\" is {found}")))?;
+                            write_value(&mut text, value)
+                                .map_err(|found| malformed(format!("field \"{name}\" is {found}")))?;
                         }
                     }
                 }
@@ -202,7 +203,10 @@ mod tests {
     #[test]
     fn fields_are_written_into_the_text() {
         let row = r#"{"instruction": "Add.", "input": null, "meta": {"n": [1, 2.5, "x"]}, "ok": true}"#;
-        assert_eq!(render(r"{instruction}\n{input}|{meta.n}|{ meta.n.0 }|{ok}", row).as_deref(), Ok("Add.\n|1 2.5 x|1|true"));
+        assert_eq!(
+            render(r"{instruction}\n{input}|{meta.n}|{ meta.n.0 }|{ok}", row).as_deref(),
+            Ok("Add.\n|1 2.5 x|1|true")
+        );
         assert_eq!(render("{{ instruction }}{% if input %}\n{{ input }}{% endif %}", row).as_deref(), Ok("Add."));
         assert!(RowTemplate::of("translation.en").is_none());
         let fields = |text: &str| RowTemplate::of(text).expect("a template").fields();

@@ -96,7 +96,10 @@ impl Batches {
     }
 
     fn damaged(&self, found: &str) -> Error {
-        let found = format!("is a damaged or unusual Arrow file: message {}: {found}; download or write it again", self.n_messages);
+        let found = format!(
+            "is a damaged or unusual Arrow file: message {}: {found}; download or write it again",
+            self.n_messages
+        );
         Error::corpus(&self.path, found)
     }
 

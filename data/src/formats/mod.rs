@@ -7,6 +7,8 @@
 //! A [`Format`] turns the bytes of a file into records. Each is the text of one JSON object, which every task of
 //! [`crate::corpus`] reads: so each format serves each task. A new format is one file in this folder and a line of [`FORMATS`].
 
+#[cfg(feature = "arrow")]
+mod arrow;
 mod binary;
 #[cfg(feature = "arrow")]
 mod columns;
@@ -19,13 +21,11 @@ mod entries;
 mod json;
 mod json_array;
 mod line_reader;
-mod problem;
-#[cfg(feature = "arrow")]
-mod arrow;
 #[cfg(not(feature = "arrow"))]
 mod needs_arrow;
 #[cfg(feature = "arrow")]
 mod parquet;
+mod problem;
 mod table;
 #[cfg(feature = "arrow")]
 mod thrift;
@@ -48,15 +48,8 @@ pub(crate) use problem::RowProblem;
 use crate::error::Result;
 
 /// All formats. Those without a line here are the ones that only one task has: parallel files, and documents of plain text.
-const FORMATS: [&dyn Format; 7] = [
-    &json::JsonLines,
-    &table::CSV,
-    &table::TSV,
-    &conll::CONLL,
-    &conll::CONLLU,
-    &parquet::Parquet,
-    &arrow::Arrow,
-];
+const FORMATS: [&dyn Format; 7] =
+    [&json::JsonLines, &table::CSV, &table::TSV, &conll::CONLL, &conll::CONLLU, &parquet::Parquet, &arrow::Arrow];
 
 /// How the bytes of a file become records.
 pub(crate) trait Format: Sync {
@@ -143,7 +136,8 @@ impl Wanted {
         let leads = |name: &str, field: &str| {
             field.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        let is_missing = |field: &&String| !names.iter().any(|name| leads(name, field)) && !self.optional.contains(field);
+        let is_missing =
+            |field: &&String| !names.iter().any(|name| leads(name, field)) && !self.optional.contains(field);
         match fields.iter().find(is_missing) {
             Some(_) => all(),
             None => (0..names.len()).filter(|at| fields.iter().any(|field| leads(names[*at], field))).collect(),

@@ -47,5 +47,5 @@ impl Format for Arrow {
 }
 
 fn missing(path: &Path) -> Error {
-    Error::corpus(path, "this build reads no Parquet and Arrow: build kiln-data with its feature `arrow`")
+    Error::corpus(path, "this build does not read Parquet and Arrow: build with --features arrow")
 }

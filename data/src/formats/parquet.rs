@@ -90,7 +90,17 @@ impl RowGroups {
         let entries = metadata.metadata().file_metadata().key_value_metadata();
         let entry = entries.into_iter().flatten().find(|entry| entry.key == ClassNames::ENTRY);
         let names = ClassNames::of(entry.and_then(|entry| entry.value.as_ref()));
-        Ok(Self { path: path.into(), file, n_bytes, metadata, names, wanted: wanted.clone(), n_groups: 0, open: None, n_rows: 0 })
+        Ok(Self {
+            path: path.into(),
+            file,
+            n_bytes,
+            metadata,
+            names,
+            wanted: wanted.clone(),
+            n_groups: 0,
+            open: None,
+            n_rows: 0,
+        })
     }
 
     fn damaged(&self, found: &str) -> Error {
@@ -113,12 +123,14 @@ impl RowGroups {
         let mut largest_page = 1;
         for (at, column) in group.columns().iter().enumerate().filter(|(at, _)| mask.leaf_included(*at)) {
             if let Compression::BROTLI(_) | Compression::LZO = column.compression() {
-                let found = format!("is compressed with {}: write it with snappy, zstd, gzip or lz4", column.compression());
+                let found =
+                    format!("is compressed with {}: write it with snappy, zstd, gzip or lz4", column.compression());
                 return Err(Error::corpus(&self.path, found));
             }
             let page = check_pages(&mut &self.file, column, self.n_bytes);
             let name = names.get(schema.get_column_root_idx(at)).copied().unwrap_or_default();
-            largest_page = page.map_err(|found| self.damaged(&format!("column \"{name}\": {found}")))?.max(largest_page);
+            largest_page =
+                page.map_err(|found| self.damaged(&format!("column \"{name}\": {found}")))?.max(largest_page);
         }
 
         let n_rows = group.num_rows();
@@ -194,9 +206,14 @@ fn check_metadata(path: &Path, file: &mut File) -> Result<u64> {
     let io = |error| Error::io(path, "reading")(error);
     let n_bytes = file.seek(SeekFrom::End(0)).map_err(io)?;
     let mut start = [0; 4];
-    file.rewind().and_then(|()| file.read_exact(&mut start)).map_err(|_| damaged(path, "it is shorter than 4 bytes"))?;
+    file.rewind()
+        .and_then(|()| file.read_exact(&mut start))
+        .map_err(|_| damaged(path, "it is shorter than 4 bytes"))?;
     if start != *MAGIC {
-        return Err(Error::corpus(path, "is not a Parquet file: it does not begin with PAR1 (Parquet is not compressed once more)"));
+        return Err(Error::corpus(
+            path,
+            "is not a Parquet file: it does not begin with PAR1 (Parquet is not compressed once more)",
+        ));
     }
     let mut tail = [0; TAIL_BYTES as usize];
     let position = SeekFrom::Start(n_bytes.saturating_sub(TAIL_BYTES));
@@ -234,7 +251,9 @@ fn check_pages(file: &mut &File, column: &ColumnChunkMetaData, n_bytes: u64) -> 
             return Err(format!("a page at byte {at} claims {size} bytes, at most {MAX_PAGE_BYTES} are read"));
         }
         let next = u64::try_from(compressed).ok().and_then(|len| (at + header_bytes as u64).checked_add(len));
-        at = next.filter(|next| *next <= end).ok_or_else(|| format!("the page at byte {at} claims to lie outside of it"))?;
+        at = next
+            .filter(|next| *next <= end)
+            .ok_or_else(|| format!("the page at byte {at} claims to lie outside of it"))?;
         largest = largest.max(size);
     }
     Ok(largest)

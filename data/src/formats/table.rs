@@ -88,7 +88,9 @@ impl Records for TableRecords {
         json.push(b'{');
         for ((name, is_list), cell) in self.names.iter().zip(&self.is_list).zip(row.cells) {
             let Ok(text) = std::str::from_utf8(cell) else {
-                let found = format!("column \"{name}\" is not valid UTF-8: convert the file, for example with `iconv -f latin1 -t utf-8`");
+                let found = format!(
+                    "column \"{name}\" is not valid UTF-8: convert the file, for example with `iconv -f latin1 -t utf-8`"
+                );
                 place.problem.get_or_insert(RowProblem::Malformed(found));
                 continue;
             };

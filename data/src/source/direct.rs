@@ -173,9 +173,7 @@ impl TextFile {
         let (path, columns) = match input {
             CorpusInput::Jsonl(path) => (path, None),
             CorpusInput::Table(Table { path, columns, delimiter: None, .. }) => (path, Some(*columns)),
-            CorpusInput::Table(Table { path, .. })
-            | CorpusInput::Records(path, _)
-            | CorpusInput::Parallel(path, _) => {
+            CorpusInput::Table(Table { path, .. }) | CorpusInput::Records(path, _) | CorpusInput::Parallel(path, _) => {
                 return Err(Error::corpus(
                     path,
                     "direct mode reads JSONL and TSV, not CSV and parallel files: use the token cache (data.direct = \

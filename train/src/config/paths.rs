@@ -29,7 +29,8 @@ pub(super) fn missing(config: &Config) -> Vec<String> {
 
     let problem = |(key, file): (&str, PathBuf)| {
         // A name with wildcards stands for others.
-        if kiln_data::find_files(slice::from_ref(&file), Split::Train, true).is_ok_and(|found| found != [file.clone()]) {
+        if kiln_data::find_files(slice::from_ref(&file), Split::Train, true).is_ok_and(|found| found != [file.clone()])
+        {
             return None;
         }
         let error = fs::metadata(&file).err()?;

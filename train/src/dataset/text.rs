@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, ChatSource, Packing, PreferenceSource, RowReport, Split, TextConfig, TextCorpus, TextFormat, TextSource,
-    TextTokenizer, TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
+    BatchSource, ChatSource, Packing, PreferenceSource, RowReport, Split, TextConfig, TextCorpus, TextFormat,
+    TextSource, TextTokenizer, TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
 };
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};

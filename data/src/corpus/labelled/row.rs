@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 use super::config::LabelConfig;
 use crate::corpus::path::value_at;
 use crate::corpus::template::RowTemplate;
-use crate::formats::RowProblem;
 use crate::corpus::text::Task;
+use crate::formats::RowProblem;
 
 /// The length of a row for the work that a template may do.
 const MAX_TEXT_BYTES: usize = 1 << 20;

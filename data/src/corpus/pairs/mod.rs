@@ -52,10 +52,9 @@ impl CorpusInput {
     /// Returns the file that reports name for a row.
     pub(crate) fn main_file(&self) -> &Path {
         match self {
-            Self::Jsonl(path)
-            | Self::Records(path, _)
-            | Self::Table(Table { path, .. })
-            | Self::Parallel(path, _) => path,
+            Self::Jsonl(path) | Self::Records(path, _) | Self::Table(Table { path, .. }) | Self::Parallel(path, _) => {
+                path
+            }
         }
     }
 

@@ -40,7 +40,9 @@ impl TextFile {
         };
         let records = match format {
             TextFormat::Jsonl => Some(FileFormat::JSON),
-            TextFormat::Records | TextFormat::Chat | TextFormat::Preferences => Some(by_name.unwrap_or(FileFormat::JSON)),
+            TextFormat::Records | TextFormat::Chat | TextFormat::Preferences => {
+                Some(by_name.unwrap_or(FileFormat::JSON))
+            }
             TextFormat::Auto | TextFormat::BlankLines | TextFormat::Files | TextFormat::Lines => None,
         };
         Self { path, format, records }
