@@ -267,6 +267,7 @@ pub fn fuzz_rows(input: &[u8]) {
             let _ = corpus.read_all();
         }
     }
+
     for format in [TextFormat::Lines, TextFormat::BlankLines, TextFormat::Files, TextFormat::Jsonl] {
         let file = path("text.txt");
         write(&file, input);
@@ -275,6 +276,7 @@ pub fn fuzz_rows(input: &[u8]) {
             let _ = corpus.read_all();
         }
     }
+
     for ending in ["json", "csv", "tsv", "conll", "conllu", "parquet", "arrow"] {
         let file = path(&format!("rows.{ending}"));
         write(&file, input);

@@ -126,6 +126,7 @@ pub(super) fn pair_fingerprint(corpus: &PairCorpus, ledger: &Ledger) -> Result<(
     hasher.update(mark_of_special_tokens(config.split_special_tokens));
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
+
     for input in corpus.inputs() {
         let how = match input {
             CorpusInput::Jsonl(_) => format!("jsonl\0{}\0{}\0", config.source_field, config.target_field),
@@ -152,6 +153,7 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
     hasher.update(mark_of_special_tokens(corpus.config().split_special_tokens));
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
+
     for TextFile { path, format, records } in corpus.text_files() {
         let name = records.map_or("", FileFormat::name);
         let how = match format {
@@ -164,6 +166,7 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
             TextFormat::Chat => format!("chat {:?} {}\0", corpus.config().learn, corpus.config().seq_len),
             TextFormat::Preferences => format!("preferences {}\0", corpus.config().seq_len),
         };
+
         // Nothing for JSON, so that caches of earlier versions stay valid.
         let is_told =
             matches!(format, TextFormat::Chat | TextFormat::Preferences) && *records != Some(FileFormat::JSON);

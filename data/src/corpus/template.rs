@@ -91,17 +91,7 @@ impl RowTemplate {
             Kind::Fields(pieces) => {
                 let mut text = String::new();
                 for piece in pieces {
-                    match piece {
-                        Piece::Text(piece) => text.push_str(piece),
-                        Piece::Field(name) => {
-                            let value = value_at(row, name).ok_or_else(|| {
-                                let names: Vec<_> = row.keys().take(8).map(|name| format!("\"{name}\"")).collect();
-                                malformed(format!("no field \"{name}\": the row has {}", names.join(", ")))
-                            })?;
-                            write_value(&mut text, value)
-                                .map_err(|found| malformed(format!("field \"{name}\" is {found}")))?;
-                        }
-                    }
+                    piece.write(&mut text, row).map_err(malformed)?;
                 }
                 Ok(text)
             }
@@ -112,6 +102,23 @@ impl RowTemplate {
                 template.render(of_object(row)).map_err(|error| malformed(error.to_string()))
             }
         }
+    }
+}
+
+impl Piece {
+    fn write(&self, text: &mut String, row: &Map<String, Value>) -> Result<(), String> {
+        let name = match self {
+            Self::Text(piece) => {
+                text.push_str(piece);
+                return Ok(());
+            }
+            Self::Field(name) => name,
+        };
+        let value = value_at(row, name).ok_or_else(|| {
+            let names: Vec<_> = row.keys().take(8).map(|name| format!("\"{name}\"")).collect();
+            format!("no field \"{name}\": the row has {}", names.join(", "))
+        })?;
+        write_value(text, value).map_err(|found| format!("field \"{name}\" is {found}"))
     }
 }
 

@@ -110,13 +110,14 @@ impl Sentences {
             true => line.starts_with('#'),
             false => line.starts_with("-DOCSTART-") || line.starts_with("# ") && line.contains('='),
         };
+
         let columns: Vec<&str> = match line.contains('\t') {
             true => line.split('\t').map(str::trim).collect(),
             false => line.split_whitespace().collect(),
         };
-        // CoNLL-U: words that are written together (`1-2`) and words that are not written (`1.1`) come beside the words.
-        let is_beside = is_universal && columns[0].contains(['-', '.']);
-        if is_comment || is_beside {
+        // CoNLL-U adds lines for words that are written together (`1-2`) and for words that are not written (`1.1`).
+        let is_added = is_universal && columns[0].contains(['-', '.']);
+        if is_comment || is_added {
             return Ok(None);
         }
         match columns.len() {

@@ -48,7 +48,7 @@ fn has_wildcards(entry: &Path) -> bool {
     entry.file_name().is_some_and(|name| name.to_string_lossy().contains(['*', '?']))
 }
 
-/// Returns the files whose names match those of `entry`, sorted.
+/// Returns the files whose names match the name of `entry`, sorted.
 fn matching(entry: &Path) -> Result<Vec<PathBuf>> {
     let folder = match entry.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -142,7 +142,7 @@ fn data_set(folder: &Path, split: Split, keeps_text: bool) -> Result<Option<Vec<
     Ok(Some(found))
 }
 
-/// Whether a file belongs to a split: its name or that of a folder on the way has the word.
+/// Whether a file belongs to a split: its name or the name of a folder above it has the word.
 fn is_of(path: &Path, folder: &Path, split: &str) -> bool {
     let below = path.strip_prefix(folder).unwrap_or(path).to_string_lossy().to_ascii_lowercase();
     below.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == split)
@@ -237,6 +237,7 @@ mod tests {
             ],
         );
         let of = |entry: &str, split| found(folder.path(), entry, split);
+
         let train = of("hub", Split::Train).expect("files");
         assert_eq!(train, ["hub/data/train-00000-of-00002.parquet", "hub/data/train-00001-of-00002.parquet"]);
         assert_eq!(of("hub", Split::Valid).expect("files"), ["hub/data/validation-00000-of-00001.parquet"]);
@@ -244,6 +245,7 @@ mod tests {
         assert_eq!(of("saved", Split::Valid).expect("files"), ["saved/test/data-00000-of-00001.arrow"], "no other");
         assert_eq!(of("one", Split::Train).expect("files"), ["one/data-00000-of-00001.arrow"]);
         assert_eq!(of("text", Split::Train).expect("the folder"), ["text"]);
+
         let pairs = find_files(&[folder.path().join("text")], Split::Train, false).expect("no data");
         assert_eq!(pairs, [folder.path().join("text")]);
         make(folder.path(), &["rows/dev.jsonl", "rows/train.jsonl.gz", "rows/notes.txt"]);

@@ -129,6 +129,7 @@ impl Wanted {
 
     /// Returns which of the columns called `names` hold the wanted fields. Returns all if a field is missing, so that the problem of the
     /// row can name what there is.
+    #[cfg_attr(not(feature = "arrow"), allow(dead_code, reason = "the other formats read whole records"))]
     pub(crate) fn columns(&self, names: &[&str]) -> Vec<usize> {
         let all = || (0..names.len()).collect();
         let Some(fields) = &self.fields else { return all() };
@@ -197,7 +198,7 @@ impl PartialEq for FileFormat {
 
 impl Eq for FileFormat {}
 
-/// Returns the ending of a name in lower case, without those of compressed files.
+/// Returns the ending of a name in lower case, without the endings of compressed files.
 pub(crate) fn ending(path: &Path) -> String {
     let name = path.to_string_lossy().to_ascii_lowercase();
     let stem = compressed::without_endings(&name);

@@ -65,8 +65,8 @@ fn check_header(path: &Path, names: &[String], wanted: &Wanted) -> Result<()> {
     }
     let fields: Vec<_> = fields.iter().map(|field| format!("\"{field}\"")).collect();
     let found = format!(
-        "the first row names the columns, and none of them is {}: it has {}; set the names of the fields to those of the columns, or \
-         add a first row with names",
+        "the first row names the columns, and none of them is {}: it has {}; name the columns in the configuration, or add a first row \
+         with names",
         fields.join(" or "),
         shown()
     );
@@ -94,6 +94,7 @@ impl Records for TableRecords {
                 place.problem.get_or_insert(RowProblem::Malformed(found));
                 continue;
             };
+
             if json.len() > start + 1 {
                 json.push(b',');
             }

@@ -39,6 +39,7 @@ impl<'a> Thrift<'a> {
         if depth > DEEPEST {
             return None;
         }
+
         let mut id: i16 = 0;
         loop {
             let header = self.byte()?;
@@ -50,6 +51,7 @@ impl<'a> Thrift<'a> {
                 0 => i16::try_from(self.zigzag()?).ok()?,
                 step => id.checked_add(step.into())?,
             };
+
             let number = match kind {
                 1 | 2 => None,
                 3 => Some(i64::from(self.byte()? as i8)),
@@ -63,7 +65,7 @@ impl<'a> Thrift<'a> {
         }
     }
 
-    /// Skips a value. Booleans have a byte of their own: those of fields, which have none, do not come here.
+    /// Skips a value. A Boolean in a list has a byte; a field that is a Boolean has none and is not skipped here.
     fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
         match kind {
             1..=3 => drop(self.byte()?),

@@ -124,7 +124,7 @@ impl Files {
     }
 }
 
-/// Returns the files of `entries`, and of data sets among them those of `split`.
+/// Returns the files of `entries`, and of each data set among them the files of `split`.
 pub(crate) fn find_files(config: &Config, entries: &[PathBuf], split: Split) -> kiln_data::Result<Vec<PathBuf>> {
     let row = traits_of(config.task);
     let keeps_text = row.reads == Reads::Text && row.classes.is_none();
