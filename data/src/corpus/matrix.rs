@@ -13,6 +13,9 @@ use super::{
 /// Rows of each file.
 const N: usize = 6;
 
+/// The classes of the rows, one after another.
+const LABELS: [&str; 2] = ["no", "yes"];
+
 /// Columns of the tables whose cells are texts.
 const COLUMNS: [&str; 10] =
     ["src", "trg", "text", "label", "tokens", "tags", "prompt", "completion", "chosen", "rejected"];
@@ -24,7 +27,7 @@ fn row(n: usize) -> Value {
         "trg": format!("riga numero {n}"),
         "translation": {"en": format!("row number {n}"), "it": format!("riga numero {n}")},
         "text": format!("Document {n}.\nIts second line: caffè."),
-        "label": ["no", "yes"][n % 2],
+        "label": LABELS[n % 2],
         "tokens": ["in", "Rome", n.to_string()],
         "tags": ["O", "B-LOC", "O"],
         "prompt": format!("Question {n}?"),

@@ -70,3 +70,48 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+
+    use super::*;
+
+    fn read(path: &Path) -> Result<String> {
+        let mut text = String::new();
+        open(path)?.read_to_string(&mut text).map_err(Error::io(path, "reading"))?;
+        Ok(text)
+    }
+
+    #[test]
+    fn xz_is_read_and_damage_is_an_error() {
+        let whole = fs::read("testdata/rows.jsonl.xz").expect("written by make.py");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("rows");
+        let of = |bytes: &[u8]| {
+            fs::write(&path, bytes).expect("writable");
+            read(&path)
+        };
+        let text = of(&whole).expect("whole");
+        assert_eq!(text.lines().count(), 6);
+        assert_eq!(of(&[&whole[..], &whole[..]].concat()).expect("two streams"), text.repeat(2));
+
+        for len in 6..whole.len() {
+            assert!(of(&whole[..len]).is_err(), "{len} bytes");
+        }
+        // The check of a block finds what its decoder does not.
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x10;
+            assert!(of(&bytes).is_err() || at < 6, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn endings_of_compressed_files_are_left_out() {
+        for name in ["a.tsv", "a.tsv.gz", "a.tsv.zst", "a.tsv.xz", "a.tsv.xz.gz"] {
+            assert_eq!(without_endings(name), "a.tsv");
+        }
+    }
+}

@@ -24,7 +24,7 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use kiln_data::{BatchSource, CharacterCounts, Example, Prepared, Split, TokenCache};
+use kiln_data::{BatchSource, CharacterCounts, CorpusFormat, Example, Prepared, Split, TokenCache};
 
 pub use text::text_config;
 pub use trained_tokenizer::{SoundTokenizer, verify_tokenizer};
@@ -127,7 +127,11 @@ impl Files {
 /// Returns the files of `entries`, and of each data set among them the files of `split`.
 pub(crate) fn find_files(config: &Config, entries: &[PathBuf], split: Split) -> kiln_data::Result<Vec<PathBuf>> {
     let row = traits_of(config.task);
-    let keeps_text = row.reads == Reads::Text && row.classes.is_none();
+    let keeps_text = match row.reads {
+        Reads::Text => row.classes.is_none(),
+        // The files of a folder have their own formats.
+        Reads::Pairs => config.data.corpus.format != CorpusFormat::Auto,
+    };
     kiln_data::find_files(entries, split, keeps_text)
 }
 

@@ -160,7 +160,8 @@ impl PairCorpus {
                 "no corpus files are named: name at least one .jsonl, .tsv or .csv file".into(),
             ));
         }
-        let entries = find_files(entries, Split::Train, false)?;
+        // The files of a folder have their own formats.
+        let entries = find_files(entries, Split::Train, config.format != CorpusFormat::Auto)?;
         let inputs = entries.iter().map(|e| CorpusInput::find(e, config)).collect::<Result<Vec<_>>>()?;
         Ok(Self { inputs, config: config.clone() })
     }
