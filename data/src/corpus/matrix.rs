@@ -9,6 +9,7 @@ use super::{
     CorpusConfig, Example, LabelConfig, LabelledCorpus, LabelledInput, PairCorpus, Role, Task, TextConfig, TextCorpus,
     TextFormat,
 };
+use crate::formats::{Split, find_files};
 
 /// Rows of each file.
 const N: usize = 6;
@@ -236,4 +237,16 @@ fn fields_that_are_missing_are_named_with_those_that_are_there() {
         let problem = problem.expect_err(name);
         assert!(problem.contains("no field \"class\": the row has"), "{name}: {problem}");
     });
+}
+
+#[test]
+fn a_folder_that_datasets_has_saved_has_splits() {
+    if cfg!(feature = "arrow") {
+        let saved = [PathBuf::from("testdata/saved")];
+        let corpus = PairCorpus::open(&saved, &CorpusConfig::default()).expect("a data set");
+        assert_eq!(corpus.read_all().expect("pairs").0.len(), N, "the rows to train on");
+        let valid = find_files(&saved, Split::Valid, false).expect("a split");
+        let corpus = LabelledCorpus::read(&valid, Task::Tagging, &LabelConfig::default()).expect("rows");
+        assert_eq!(corpus.rows().len(), 2, "the rows of the test split");
+    }
 }

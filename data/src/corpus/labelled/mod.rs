@@ -65,7 +65,8 @@ impl LabelledCorpus {
         let remedy = match task {
             Task::Tagging => {
                 "each line is an object with words and as many tags, such as {\"tokens\": [\"Rome\"], \"tags\": [\"place\"]}: \
-                 fix the rows, name other fields (data.labels.words_field, data.labels.tags_field)"
+                 fix the rows, name other fields (data.labels.words_field, data.labels.tags_field), or let names of CoNLL files end in \
+                 .conll"
             }
             _ => {
                 "each line is an object with a text and its class, such as {\"text\": \"...\", \"label\": \"good\"}: fix the \
