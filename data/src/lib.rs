@@ -19,12 +19,13 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 | `error` · [`files`] opening files in folders of strangers · `host_batch` the batch and its buffer · `loader_config` · `sampler` the order of rows, from seed and epoch · `reorder` · [`jobs`] when threads worked |
-//! | 1 | `corpus` text files as rows |
-//! | 2 | `tokenizer` text to ids and back |
-//! | 3 | `cache` ids in a memory-mapped file · `built_in` the trainer's built-in task |
-//! | 4 | `batch` which rows a batch has, and how they are written |
-//! | 5 | `source` data sets that can be cut into batches |
-//! | 6 | `loader` batches in order from worker threads |
+//! | 1 | `formats` files as records |
+//! | 2 | `corpus` records and text as rows of a task |
+//! | 3 | `tokenizer` text to ids and back |
+//! | 4 | `cache` ids in a memory-mapped file · `built_in` the trainer's built-in task |
+//! | 5 | `batch` which rows a batch has, and how they are written |
+//! | 6 | `source` data sets that can be cut into batches |
+//! | 7 | `loader` batches in order from worker threads |
 //!
 //! # Invariants
 //!
@@ -43,6 +44,7 @@ mod error;
 pub mod files;
 #[cfg(test)]
 mod fixtures;
+mod formats;
 mod host_batch;
 pub mod jobs;
 mod loader;
@@ -62,6 +64,7 @@ pub use corpus::{
     TextConfig, TextCorpus, TextFormat, Unknown, count_pairs, count_words, spelled_tokens,
 };
 pub use error::{Error, Result, panic_text};
+pub use formats::{FileFormat, Split, find_files};
 pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, TextParts};
 pub use loader::{Loader, OnePass, Rank};
 pub use loader_config::LoaderConfig;

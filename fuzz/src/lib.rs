@@ -256,7 +256,7 @@ fn small_llama() -> TransformerConfig {
     shape.with_vocab_size(10)
 }
 
-/// Reads pairs as JSONL, TSV and CSV, and plain text in every format.
+/// Reads pairs as JSONL, TSV and CSV, plain text in every format, and records of every format.
 pub fn fuzz_rows(input: &[u8]) {
     let tolerant = CorpusConfig { max_bad_rows: 1.0, ..CorpusConfig::default() };
     for format in [CorpusFormat::Jsonl, CorpusFormat::Tsv, CorpusFormat::Csv] {
@@ -267,10 +267,20 @@ pub fn fuzz_rows(input: &[u8]) {
             let _ = corpus.read_all();
         }
     }
+
     for format in [TextFormat::Lines, TextFormat::BlankLines, TextFormat::Files, TextFormat::Jsonl] {
         let file = path("text.txt");
         write(&file, input);
         let config = TextConfig { format, ..TextConfig::default() };
+        if let Ok(corpus) = TextCorpus::open(&[file], &config) {
+            let _ = corpus.read_all();
+        }
+    }
+
+    for ending in ["json", "csv", "tsv", "conll", "conllu", "parquet", "arrow"] {
+        let file = path(&format!("rows.{ending}"));
+        write(&file, input);
+        let config = TextConfig { format: TextFormat::Records, ..TextConfig::default() };
         if let Ok(corpus) = TextCorpus::open(&[file], &config) {
             let _ = corpus.read_all();
         }

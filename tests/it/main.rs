@@ -10,6 +10,7 @@ mod compatibility;
 mod diagnose;
 mod en_it;
 mod faults;
+mod formats;
 mod fuzz;
 mod generation_settings;
 mod gguf;

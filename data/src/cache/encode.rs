@@ -3,10 +3,11 @@
 use std::iter;
 
 use crate::corpus::{
-    ChatMessage, Conversation, DocumentPart, Pair, PairBlock, PairCorpus, Preference, RowParser, RowProblem, RowReport,
-    TextBlock, TextCorpus, length_problem,
+    ChatMessage, Conversation, DocumentPart, Pair, PairBlock, PairCorpus, Preference, RowParser, RowReport, TextBlock,
+    TextCorpus, length_problem,
 };
 use crate::error::Result;
+use crate::formats::RowProblem;
 use crate::tokenizer::{ChatEncoder, FLAG, PairEncoder, PairTokenizers, TextEncoder, TextTokenizer};
 
 /// The rows of one block, as they will lie in the file.

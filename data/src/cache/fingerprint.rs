@@ -13,6 +13,7 @@ use super::TokenCache;
 use crate::corpus::{CorpusInput, PairCorpus, TextCorpus, TextFile, TextFormat, mark_of_special_tokens};
 use crate::error::{Error, Result};
 use crate::files::{open_file, read_file, write_fresh};
+use crate::formats::FileFormat;
 
 /// A file that changed less than this before it was hashed could change again without a new time stamp.
 const SETTLED: Duration = Duration::from_secs(2);
@@ -125,9 +126,13 @@ pub(super) fn pair_fingerprint(corpus: &PairCorpus, ledger: &Ledger) -> Result<(
     hasher.update(mark_of_special_tokens(config.split_special_tokens));
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
+
     for input in corpus.inputs() {
         let how = match input {
             CorpusInput::Jsonl(_) => format!("jsonl\0{}\0{}\0", config.source_field, config.target_field),
+            CorpusInput::Records(_, format) => {
+                format!("{}\0{}\0{}\0", format.name(), config.source_field, config.target_field)
+            }
             CorpusInput::Table(table) => table.how_it_is_read(),
             CorpusInput::Parallel(..) => "parallel\0".to_owned(),
         };
@@ -148,8 +153,11 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
     hasher.update(mark_of_special_tokens(corpus.config().split_special_tokens));
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
-    for TextFile { path, format } in corpus.text_files() {
+
+    for TextFile { path, format, records } in corpus.text_files() {
+        let name = records.map_or("", FileFormat::name);
         let how = match format {
+            TextFormat::Records => format!("records {name} {}\0", corpus.config().field),
             TextFormat::Jsonl => format!("jsonl {}\0", corpus.config().field),
             TextFormat::Auto | TextFormat::BlankLines => "blank lines\0".into(),
             TextFormat::Files => "file\0".into(),
@@ -158,6 +166,11 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
             TextFormat::Chat => format!("chat {:?} {}\0", corpus.config().learn, corpus.config().seq_len),
             TextFormat::Preferences => format!("preferences {}\0", corpus.config().seq_len),
         };
+
+        // Nothing for JSON, so that caches of earlier versions stay valid.
+        let is_told =
+            matches!(format, TextFormat::Chat | TextFormat::Preferences) && *records != Some(FileFormat::JSON);
+        let how = if is_told { format!("{name} {how}") } else { how };
         let (hash, seen) = hash_file(path, &seen_before)?;
         hasher.update(how.as_bytes()).update(hash.as_bytes());
         now.files.extend(seen);
@@ -202,3 +215,6 @@ fn hash_file(path: &Path, seen_before: &HashMap<&Path, &SeenFile>) -> Result<(Ha
     });
     Ok((hash, seen))
 }
+
+#[cfg(test)]
+mod tests;

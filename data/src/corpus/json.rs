@@ -6,33 +6,64 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::line_reader::LineReader;
-use super::problem::RowProblem;
+use super::template::RowTemplate;
+use crate::formats::{FileFormat, RowProblem, Wanted};
 
-/// Extracts the texts of N fields from a JSON object. A dot in a name reaches into nested objects.
+/// Extracts N texts from a JSON object, each of a field or made by a template. A dot in a name reaches into nested objects and lists.
 #[derive(Debug, Clone)]
 pub(super) struct JsonFields<const N: usize> {
     names: [String; N],
+    templates: [Option<RowTemplate>; N],
 }
 
 impl<const N: usize> JsonFields<N> {
     pub(super) fn new(names: [String; N]) -> Self {
-        Self { names }
+        let templates = names.each_ref().map(|name| RowTemplate::of(name));
+        Self { names, templates }
+    }
+
+    /// Returns the fields to read of a record.
+    pub(super) fn wanted(&self) -> Wanted {
+        let mut fields = Vec::new();
+        for (name, template) in self.names.iter().zip(&self.templates) {
+            match template.as_ref().map(RowTemplate::fields) {
+                None => fields.push(name.clone()),
+                Some(Some(of_template)) => fields.extend(of_template),
+                Some(None) => return Wanted::all(),
+            }
+        }
+        Wanted::only(fields)
     }
 
     /// Returns the texts, borrowed from the line where they have no escapes.
     pub(super) fn parse<'a>(&self, line: &'a str) -> Result<[Cow<'a, str>; N], RowProblem> {
+        let mut texts = self.parse_fields(line)?;
+        if self.templates.iter().any(Option::is_some) {
+            let row: Map<String, Value> = serde_json::from_str(line).map_err(malformed_json)?;
+            for (text, template) in texts.iter_mut().zip(&self.templates) {
+                if let Some(template) = template {
+                    *text = Cow::Owned(template.render(&row, line.len())?);
+                }
+            }
+        }
+        Ok(texts)
+    }
+
+    /// Returns the texts of the fields, and nothing for templates.
+    fn parse_fields<'a>(&self, line: &'a str) -> Result<[Cow<'a, str>; N], RowProblem> {
         let mut found = [const { Field::Missing }; N];
         let names = self.names.each_ref().map(|name| Some(name.as_str()));
         let mut json = serde_json::Deserializer::from_str(line);
-        json.deserialize_map(Wanted { names, found: &mut found }).map_err(malformed_json)?;
+        json.deserialize_map(Picked { names, found: &mut found }).map_err(malformed_json)?;
         json.end().map_err(malformed_json)?;
 
         let mut texts = [const { Cow::Borrowed("") }; N];
-        for ((text, field), name) in texts.iter_mut().zip(found).zip(&self.names) {
-            *text = field.text(name, line)?;
+        for (at, field) in found.into_iter().enumerate() {
+            if self.templates[at].is_none() {
+                texts[at] = field.text(&self.names[at], line)?;
+            }
         }
         Ok(texts)
     }
@@ -52,11 +83,11 @@ pub(super) struct NamedField {
     pub(super) n_bytes: usize,
 }
 
-/// Returns the fields of the first JSON object in a file, to suggest names. `None` if there is none near its start.
-pub(super) fn fields_of_first_row(path: &Path) -> Option<Vec<NamedField>> {
-    let mut lines = LineReader::open(path).ok()?;
+/// Returns the fields of the first record of a file, to suggest names. `None` if there is none near its start.
+pub(super) fn fields_of_first_row(path: &Path, format: FileFormat) -> Option<Vec<NamedField>> {
+    let mut records = format.open(path, &Wanted::all()).ok()?;
     let mut line = Vec::new();
-    while lines.line < 100 && lines.read_line(&mut line).ok()? {
+    while records.next(&mut line).ok()??.line < 101 {
         if let Ok(row @ Value::Object(_)) = serde_json::from_slice(&line) {
             let mut fields = Vec::new();
             flatten("", &row, &mut fields);
@@ -96,7 +127,7 @@ impl<'a> Field<'a> {
                 Err(RowProblem::Malformed(format!("key \"{key}\" occurs twice in the row: keep one of the two")))
             }
             Self::Missing => {
-                let names = match serde_json::from_str::<serde_json::Map<String, Value>>(line) {
+                let names = match serde_json::from_str::<Map<String, Value>>(line) {
                     Ok(row) if !row.is_empty() => {
                         let names: Vec<_> = row.keys().take(8).map(|k| format!("\"{k}\"")).collect();
                         format!("the row has {}", names.join(", "))
@@ -110,7 +141,7 @@ impl<'a> Field<'a> {
 }
 
 /// Reads a JSON value. From an object it picks the wanted fields, and skips everything else without storing it.
-struct Wanted<'p, 'f, 'de, const N: usize> {
+struct Picked<'p, 'f, 'de, const N: usize> {
     /// Names of the fields, as seen from this value; `None` for fields elsewhere.
     names: [Option<&'p str>; N],
     found: &'f mut [Field<'de>; N],
@@ -118,11 +149,11 @@ struct Wanted<'p, 'f, 'de, const N: usize> {
 
 impl<'de> Deserialize<'de> for Field<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Wanted { names: [], found: &mut [] }.deserialize(deserializer)
+        Picked { names: [], found: &mut [] }.deserialize(deserializer)
     }
 }
 
-impl<'de, const N: usize> DeserializeSeed<'de> for Wanted<'_, '_, 'de, N> {
+impl<'de, const N: usize> DeserializeSeed<'de> for Picked<'_, '_, 'de, N> {
     type Value = Field<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -130,7 +161,7 @@ impl<'de, const N: usize> DeserializeSeed<'de> for Wanted<'_, '_, 'de, N> {
     }
 }
 
-impl<'de, const N: usize> Visitor<'de> for Wanted<'_, '_, 'de, N> {
+impl<'de, const N: usize> Visitor<'de> for Picked<'_, '_, 'de, N> {
     type Value = Field<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -152,7 +183,7 @@ impl<'de, const N: usize> Visitor<'de> for Wanted<'_, '_, 'de, N> {
 
             let is_twice = (0..N).filter(leads).any(|i| seen[i]);
             (0..N).filter(leads).for_each(|i| seen[i] = true);
-            let mut value = Some(map.next_value_seed(Wanted { names: inside, found: &mut *found })?);
+            let mut value = Some(map.next_value_seed(Picked { names: inside, found: &mut *found })?);
             for i in (0..N).filter(leads) {
                 if is_twice {
                     found[i] = Field::Twice(key.to_string());
@@ -194,7 +225,20 @@ impl<'de, const N: usize> Visitor<'de> for Wanted<'_, '_, 'de, N> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        let Self { names, found } = self;
+        if names.iter().all(Option::is_none) {
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(Field::Wrong("an array"));
+        }
+        for number in 0.. {
+            let number = number.to_string();
+            let is_field = names.map(|name| name == Some(&*number));
+            let inside = names.map(|name| name?.strip_prefix(&*number)?.strip_prefix('.'));
+            let Some(value) = seq.next_element_seed(Picked { names: inside, found: &mut *found })? else { break };
+            if let Some(at) = is_field.iter().position(|is_field| *is_field) {
+                found[at] = value;
+            }
+        }
         Ok(Field::Wrong("an array"))
     }
 }

@@ -4,24 +4,23 @@
 //! A corpus is read in order, in blocks of whole rows. Worker threads parse the blocks ([`for_each_block`]), and their
 //! results come back in the order of the files.
 
-mod binary;
 mod json;
 mod labelled;
-mod line_reader;
+#[cfg(test)]
+mod matrix;
 mod ordered;
 mod pairs;
-mod problem;
+mod path;
 mod report;
 mod size;
+mod template;
 mod text;
 mod unknown;
 
-pub(crate) use binary::check_is_text;
 pub use labelled::{LabelConfig, Labelled, LabelledCorpus, LabelledInput};
 pub(crate) use ordered::for_each_block;
 pub(crate) use pairs::{Columns, Pair, PairBlock, RowParser, length_problem};
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};
-pub(crate) use problem::RowProblem;
 pub use report::{BadRow, BadRowKind, RowReport, spelled_tokens};
 pub use size::{count_pairs, count_words};
 pub use text::{ChatMessage, Learn, Role};

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::problem::RowProblem;
 use super::unknown::Unknown;
 use crate::error::{Error, Result};
+use crate::formats::RowProblem;
 
 /// Rows that a report shows of each kind of problem.
 const SHOWN_PER_KIND: usize = 3;

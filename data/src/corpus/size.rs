@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::line_reader::LineReader;
-use super::text::find_files;
+use super::text::files_below;
 use crate::error::Result;
+use crate::formats::{FileFormat, LineReader, Split, Wanted, find_files};
 
 /// Counts the lines with text in files of pairs. Of two parallel files (`news.en,news.it`), the first counts. Stops at
 /// `enough`.
@@ -17,8 +17,8 @@ pub fn count_pairs(entries: &[PathBuf], enough: u64) -> Result<u64> {
         Some((source, _)) if !entry.exists() => source.trim().into(),
         _ => entry.clone(),
     };
-    let files: Vec<PathBuf> = entries.iter().map(first).collect();
-    count(&files, enough, |line| u64::from(!line.trim_ascii().is_empty()))
+    let files: Vec<PathBuf> = find_files(entries, Split::Train, false)?.iter().map(first).collect();
+    count(&files, enough, &Wanted::only([]), |line| u64::from(!line.trim_ascii().is_empty()))
 }
 
 /// Counts the words, divided by white space, in files and folders of plain text. Stops at `enough`.
@@ -28,14 +28,24 @@ pub fn count_pairs(entries: &[PathBuf], enough: u64) -> Result<u64> {
 /// If a file or folder cannot be read.
 pub fn count_words(entries: &[PathBuf], enough: u64) -> Result<u64> {
     let mut files = Vec::new();
-    entries.iter().try_for_each(|entry| find_files(entry, &mut files))?;
+    find_files(entries, Split::Train, true)?.iter().try_for_each(|entry| files_below(entry, &mut files))?;
     let words = |line: &[u8]| line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count() as u64;
-    count(&files, enough, words)
+    count(&files, enough, &Wanted::all(), words)
 }
 
-fn count(files: &[impl AsRef<Path>], enough: u64, in_line: impl Fn(&[u8]) -> u64) -> Result<u64> {
+/// Counts in the `wanted` fields of records, and in the lines of other files.
+fn count(files: &[impl AsRef<Path>], enough: u64, wanted: &Wanted, in_line: impl Fn(&[u8]) -> u64) -> Result<u64> {
     let (mut total, mut line) = (0, Vec::new());
     for file in files {
+        let has_records = |format: &FileFormat| format.is_binary() || *format == FileFormat::JSON;
+        if let Some(format) = FileFormat::by_name(file.as_ref()).filter(has_records) {
+            let mut records = format.open(file.as_ref(), wanted)?;
+            while total < enough && records.next(&mut line)?.is_some() {
+                total += in_line(&line);
+                line.clear();
+            }
+            continue;
+        }
         let mut lines = LineReader::open(file.as_ref())?;
         while total < enough && lines.read_line(&mut line)? {
             total += in_line(&line);
@@ -63,6 +73,15 @@ mod tests {
         assert_eq!(count_pairs(&[path("a.en"), path("a.it")], 2).expect("readable"), 2);
         assert_eq!(count_words(&[folder.path().into()], 100).expect("readable"), 7);
         assert_eq!(count_words(&[folder.path().into()], 5).expect("readable"), 5);
+        fs::write(path("c.json"), "[{\"a\": 1}, {\"a\": 2}, {}]").expect("writable");
+        assert_eq!(count_pairs(&[path("c.json")], 10).expect("readable"), 3);
+        if cfg!(feature = "arrow") {
+            for name in ["rows.parquet", "rows.arrow"] {
+                let table = Path::new("testdata").join(name);
+                assert_eq!(count_pairs(std::slice::from_ref(&table), 10).expect("readable"), 6, "{name}");
+                assert!(count_words(&[table], 1000).expect("readable") > 60, "{name}");
+            }
+        }
         assert!(count_pairs(&[path("b.tsv")], 10).is_err() && count_words(&[path("b.txt")], 10).is_err());
     }
 }

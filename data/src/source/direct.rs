@@ -16,10 +16,11 @@ use super::{BatchSource, BatchWorker};
 use crate::batch::{Buckets, Collator, EpochPlan, round_up};
 use crate::cache::MappedFile;
 use crate::corpus::{
-    Columns, CorpusConfig, CorpusInput, Pair, PairCorpus, RowParser, RowProblem, RowReport, Table, check_is_text,
-    length_problem, mark_of_special_tokens,
+    Columns, CorpusConfig, CorpusInput, Pair, PairCorpus, RowParser, RowReport, Table, length_problem,
+    mark_of_special_tokens,
 };
 use crate::error::{Error, Result};
+use crate::formats::{RowProblem, check_is_text, is_compressed};
 use crate::host_batch::{HostBatch, Shape};
 use crate::loader_config::LoaderConfig;
 use crate::sampler::Order;
@@ -172,7 +173,7 @@ impl TextFile {
         let (path, columns) = match input {
             CorpusInput::Jsonl(path) => (path, None),
             CorpusInput::Table(Table { path, columns, delimiter: None, .. }) => (path, Some(*columns)),
-            CorpusInput::Table(Table { path, .. }) | CorpusInput::Parallel(path, _) => {
+            CorpusInput::Table(Table { path, .. }) | CorpusInput::Records(path, _) | CorpusInput::Parallel(path, _) => {
                 return Err(Error::corpus(
                     path,
                     "direct mode reads JSONL and TSV, not CSV and parallel files: use the token cache (data.direct = \
@@ -183,7 +184,7 @@ impl TextFile {
 
         let seen = FileState::of(path)?;
         let map = MappedFile::open(path, "opening the corpus")?;
-        if matches!(map.bytes(), [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..]) {
+        if is_compressed(map.bytes()) {
             return Err(Error::corpus(
                 path,
                 "is compressed, and direct mode reads rows in any order: decompress it, or use the token cache \

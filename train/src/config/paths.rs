@@ -2,6 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::slice;
+
+use kiln_data::Split;
 
 use super::Config;
 use super::suggest::nearest;
@@ -25,6 +28,11 @@ pub(super) fn missing(config: &Config) -> Vec<String> {
     named.extend(others.into_iter().filter_map(|(key, path)| Some((key, path.clone()?))));
 
     let problem = |(key, file): (&str, PathBuf)| {
+        // A name with wildcards stands for others.
+        if kiln_data::find_files(slice::from_ref(&file), Split::Train, true).is_ok_and(|found| found != [file.clone()])
+        {
+            return None;
+        }
         let error = fs::metadata(&file).err()?;
         let reason = error.to_string();
         let reason = reason.split(" (os error").next().unwrap_or_default();

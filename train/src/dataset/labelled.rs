@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, TextTokenizer, spelled_tokens,
+    BatchSource, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, Split, TextTokenizer, spelled_tokens,
 };
 use kiln_model::{Architecture, TransformerConfig};
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
-use super::{Files, RunData, Vocabulary, folding_note, n_threads, prompt, text};
+use super::{Files, RunData, Vocabulary, find_files, folding_note, n_threads, prompt, text};
 use crate::config::Config;
 use crate::units::{counted, thousands};
 
@@ -63,7 +63,10 @@ pub(crate) fn valid_rows(
     vocabulary: &Vocabulary,
     note: &mut dyn FnMut(&str),
 ) -> Result<Option<Arc<dyn BatchSource>>> {
-    let files = if named.is_empty() { text::files(config, cache_dir)?.valid } else { named.to_vec() };
+    let files = match named {
+        [] => text::files(config, cache_dir)?.valid,
+        named => find_files(config, named, Split::Valid)?,
+    };
     if files.is_empty() {
         return Ok(None);
     }

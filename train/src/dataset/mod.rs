@@ -24,7 +24,7 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use kiln_data::{BatchSource, CharacterCounts, Example, Prepared, TokenCache};
+use kiln_data::{BatchSource, CharacterCounts, CorpusFormat, Example, Prepared, Split, TokenCache};
 
 pub use text::text_config;
 pub use trained_tokenizer::{SoundTokenizer, verify_tokenizer};
@@ -100,8 +100,9 @@ impl RunData {
 /// Says if a validation file is a training file, too.
 fn trained_on_too(config: &Config) -> Option<String> {
     let place = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-    let train: Vec<PathBuf> = config.data.train.iter().map(place).collect();
-    let file = config.data.valid.iter().find(|file| train.contains(&place(file)))?;
+    let Files { train, valid } = Files::of(config).ok()?;
+    let train: Vec<PathBuf> = train.iter().map(place).collect();
+    let file = valid.iter().find(|file| train.contains(&place(file)))?;
     Some(format!(
         "warning: {} is in data.train and in data.valid: the validation measures how well the model knows it by heart",
         file.display()
@@ -112,6 +113,26 @@ fn trained_on_too(config: &Config) -> Option<String> {
 struct Files {
     train: Vec<PathBuf>,
     valid: Vec<PathBuf>,
+}
+
+impl Files {
+    /// Finds the files that the configuration names.
+    fn of(config: &Config) -> Result<Self> {
+        let train = find_files(config, &config.data.train, Split::Train).context("data.train")?;
+        let valid = find_files(config, &config.data.valid, Split::Valid).context("data.valid")?;
+        Ok(Self { train, valid })
+    }
+}
+
+/// Returns the files of `entries`, and of each data set among them the files of `split`.
+pub(crate) fn find_files(config: &Config, entries: &[PathBuf], split: Split) -> kiln_data::Result<Vec<PathBuf>> {
+    let row = traits_of(config.task);
+    let keeps_text = match row.reads {
+        Reads::Text => row.classes.is_none(),
+        // The files of a folder have their own formats.
+        Reads::Pairs => config.data.corpus.format != CorpusFormat::Auto,
+    };
+    kiln_data::find_files(entries, split, keeps_text)
 }
 
 /// Returns the token cache that `prepare` finds or builds at `path`, and notes a build with its `tokens`.

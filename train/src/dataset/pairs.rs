@@ -20,9 +20,9 @@ pub(super) fn open(
     note: &mut dyn FnMut(&str),
 ) -> Result<RunData> {
     let mut corpus_config = config.data.corpus.resolved(config.model.max_positions);
-    let mut files = Files { train: config.data.train.clone(), valid: config.data.valid.clone() };
-    if config.is_built_in_task() {
-        files = built_in::write(config, cache_dir)?;
+    let is_built_in = config.is_built_in_task();
+    let files = if is_built_in { built_in::write(config, cache_dir)? } else { Files::of(config)? };
+    if is_built_in {
         corpus_config = CorpusConfig {
             max_source_len: corpus_config.max_source_len,
             max_target_len: corpus_config.max_target_len,

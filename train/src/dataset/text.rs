@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, ChatSource, Packing, PreferenceSource, RowReport, TextConfig, TextCorpus, TextFormat, TextSource,
-    TextTokenizer, TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
+    BatchSource, ChatSource, Packing, PreferenceSource, RowReport, Split, TextConfig, TextCorpus, TextFormat,
+    TextSource, TextTokenizer, TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
 };
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
-use super::{Files, RunData, Vocabulary, built_in, cache_at, folding_note, lacking_note, n_threads, prompt};
+use super::{
+    Files, RunData, Vocabulary, built_in, cache_at, find_files, folding_note, lacking_note, n_threads, prompt,
+};
 use crate::config::Config;
 use crate::config::task::traits_of;
 
@@ -115,7 +117,8 @@ pub(crate) fn valid_text(
         }
         TextCorpus::open(&valid, &text_config(config)).context("data.valid")?
     } else {
-        TextCorpus::open(named, &config.data.text.resolved(config.model.text_positions()))?
+        let named = find_files(config, named, Split::Valid)?;
+        TextCorpus::open(&named, &config.data.text.resolved(config.model.text_positions()))?
     };
     open_to_measure(config, &corpus, cache_dir, vocabulary, note).map(Some)
 }
@@ -149,7 +152,7 @@ pub(super) fn files(config: &Config, cache_dir: &Path) -> Result<Files> {
     if config.is_built_in_task() {
         return built_in::write(config, cache_dir);
     }
-    Ok(Files { train: config.data.train.clone(), valid: config.data.valid.clone() })
+    Files::of(config)
 }
 
 /// Returns how the run reads its text.

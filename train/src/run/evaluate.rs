@@ -7,7 +7,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use burn::tensor::Device;
 use kiln_data::built_in::numbers;
-use kiln_data::{BatchSource, CorpusConfig, Example, OnePass, PairCorpus, PairSource, PairTokenizers, RowReport};
+use kiln_data::{
+    BatchSource, CorpusConfig, Example, OnePass, PairCorpus, PairSource, PairTokenizers, RowReport, Split,
+};
 use kiln_model::Transformer;
 use kiln_ranks::{Phase, Ranks};
 
@@ -16,10 +18,10 @@ use super::ranks::compare_use;
 use super::trained_model::TrainedModel;
 use crate::config::GenerateConfig;
 use crate::config::task::{Reads, traits_of};
-use crate::dataset::built_in;
 use crate::dataset::labelled::valid_rows;
 use crate::dataset::pairs::{open_cache, translatable};
 use crate::dataset::text::{Division, OpenedText, valid_text};
+use crate::dataset::{built_in, find_files};
 use crate::eval::{ClassScores, Evaluation, Masking, ValidationLoss, class_scores, evaluate, validation_loss};
 use crate::generate::Translator;
 
@@ -100,7 +102,8 @@ impl Scoring<'_> {
             return Err(RunError::NoValidationText("text pairs").into());
         }
 
-        let corpus = PairCorpus::open(files, &config.data.corpus)?;
+        let files = find_files(config, files, Split::Valid)?;
+        let corpus = PairCorpus::open(&files, &config.data.corpus)?;
         corpus.notes().iter().for_each(|line| note(line));
         let (examples, report) = corpus.read_all()?;
         if report.bad() > 0 {

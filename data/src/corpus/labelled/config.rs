@@ -2,14 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How labelled rows are read: JSONL with texts and their classes, or words and their tags. The configuration table
+use crate::corpus::template::template_problem;
+
+/// How labelled rows are read: records with texts and their classes, or words and their tags. The configuration table
 /// `[data.labels]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LabelConfig {
     /// Names of the classes or tags, in the order of their ids. Empty: the labels of the training rows, sorted.
     pub names: Vec<String>,
-    /// Name of the field with the text.
+    /// Name of the field with the text. A dot reaches into nested objects, and a template makes the text of several fields
+    /// (`{title}: {body}`).
     pub text_field: String,
     /// Name of the field with a second text, which rows may lack.
     pub pair_field: String,
@@ -50,6 +53,9 @@ impl LabelConfig {
         ] {
             if field.is_empty() {
                 problems.push(format!("data.labels.{key} is empty: name the JSON field"));
+            }
+            if ["text_field", "pair_field"].contains(&key) {
+                problems.extend(template_problem(&format!("data.labels.{key}"), field));
             }
         }
 

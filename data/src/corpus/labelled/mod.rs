@@ -1,4 +1,4 @@
-//! Labelled rows: JSONL with texts and their classes, or words and their tags.
+//! Labelled rows: records with texts and their classes, or words and their tags.
 
 mod config;
 mod row;
@@ -10,11 +10,11 @@ pub use config::LabelConfig;
 use row::{Label, read_row};
 pub use row::{Labelled, LabelledInput};
 
-use super::line_reader::LineReader;
-use super::problem::RowProblem;
+use super::json::JsonFields;
 use super::report::RowReport;
 use super::text::Task;
 use crate::error::{Error, Result};
+use crate::formats::{FileFormat, Place, RowProblem, Split, Wanted, find_files};
 
 /// The most classes. More are texts rather than labels.
 const MOST_CLASSES: usize = 1 << 16;
@@ -28,8 +28,8 @@ pub struct LabelledCorpus {
 }
 
 impl LabelledCorpus {
-    /// Reads all rows of JSONL files for [`Task::Classification`] or [`Task::Tagging`]. The files may be compressed with
-    /// gzip or zstd. Without `config.names`, the names of the classes are the labels of the rows, sorted.
+    /// Reads all rows of files for [`Task::Classification`] or [`Task::Tagging`]. The ending of a file's name tells its format; without a
+    /// known one it is JSONL. Text files may be compressed with gzip, zstd or xz. Without `config.names`, the names of the classes are the labels of the rows, sorted.
     ///
     /// # Errors
     ///
@@ -43,7 +43,8 @@ impl LabelledCorpus {
 
         let mut report = RowReport::default();
         let mut found = Vec::new();
-        for path in files {
+        let files = find_files(files, Split::Train, false)?;
+        for path in &files {
             read_file(path, task, config, &mut report, &mut |line, row| found.push((path.as_path(), line, row)))?;
         }
         let names = match config.names.as_slice() {
@@ -64,7 +65,8 @@ impl LabelledCorpus {
         let remedy = match task {
             Task::Tagging => {
                 "each line is an object with words and as many tags, such as {\"tokens\": [\"Rome\"], \"tags\": [\"place\"]}: \
-                 fix the rows, name other fields (data.labels.words_field, data.labels.tags_field)"
+                 fix the rows, name other fields (data.labels.words_field, data.labels.tags_field), or let names of CoNLL files end in \
+                 .conll"
             }
             _ => {
                 "each line is an object with a text and its class, such as {\"text\": \"...\", \"label\": \"good\"}: fix the \
@@ -111,18 +113,32 @@ fn read_file(
     report: &mut RowReport,
     each: &mut dyn FnMut(u64, row::Unresolved),
 ) -> Result<()> {
-    let mut lines = LineReader::open(path)?;
-    let mut line = Vec::new();
-    while lines.read_line(&mut line)? {
-        if !line.trim_ascii().is_empty() {
-            match read_row(&line, task, config) {
-                Ok(row) => each(lines.line, row),
-                Err(problem) => report.add_bad(path, lines.line, &problem),
+    let format = FileFormat::by_name(path).unwrap_or(FileFormat::JSON);
+    let mut records = format.open(path, &wanted(task, config))?;
+    let mut json = Vec::new();
+    while let Some(Place { line, problem, .. }) = records.next(&mut json)? {
+        if problem.is_some() || !json.trim_ascii().is_empty() {
+            let row = problem.map_or_else(|| read_row(&json, task, config), Err);
+            match row {
+                Ok(row) if format.is_all_text() => each(line, row.with_numbers()),
+                Ok(row) => each(line, row),
+                Err(problem) => report.add_bad(path, line, &problem),
             }
         }
-        line.clear();
+        json.clear();
     }
     Ok(())
+}
+
+/// Returns the fields of a record that a row of `task` is made of.
+fn wanted(task: Task, config: &LabelConfig) -> Wanted {
+    if task == Task::Tagging {
+        let fields = vec![config.words_field.clone(), config.tags_field.clone()];
+        return Wanted { fields: Some(fields.clone()), lists: fields, ..Wanted::all() };
+    }
+    let texts = JsonFields::new([config.text_field.clone(), config.pair_field.clone()]).wanted();
+    let fields = texts.fields.map(|fields| fields.into_iter().chain([config.label_field.clone()]).collect());
+    Wanted { fields, optional: vec![config.pair_field.clone()], ..Wanted::all() }
 }
 
 /// Sorts the labels of the rows: numbers by value, if all are numbers, else names by their characters.

@@ -3,8 +3,13 @@
 use serde_json::{Map, Value};
 
 use super::config::LabelConfig;
-use crate::corpus::problem::RowProblem;
+use crate::corpus::path::value_at;
+use crate::corpus::template::RowTemplate;
 use crate::corpus::text::Task;
+use crate::formats::RowProblem;
+
+/// The length of a row for the work that a template may do.
+const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// A row with the ids of its labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,15 +97,21 @@ impl Unresolved {
         &self.labels
     }
 
+    /// Lets labels that are texts of digits stand for numbers, for formats without numbers.
+    pub(super) fn with_numbers(mut self) -> Self {
+        self.labels.iter_mut().for_each(|label| label.number = label.name.parse().ok());
+        self
+    }
+
     pub(super) fn with_ids(self, id_of: impl Fn(&Label) -> Result<u32, RowProblem>) -> Result<Labelled, RowProblem> {
         let labels = self.labels.iter().map(id_of).collect::<Result<_, _>>()?;
         Ok(Labelled { input: self.input, labels })
     }
 }
 
-/// Reads a line as a row of `task`.
-pub(super) fn read_row(line: &[u8], task: Task, config: &LabelConfig) -> Result<Unresolved, RowProblem> {
-    let row = object(line)?;
+/// Reads a JSON object as a row of `task`.
+pub(super) fn read_row(json: &[u8], task: Task, config: &LabelConfig) -> Result<Unresolved, RowProblem> {
+    let row = object(json)?;
     let input = input(&row, task, config)?;
     let labels = match &input {
         LabelledInput::Text { .. } => {
@@ -150,17 +161,22 @@ fn input(row: &Map<String, Value>, task: Task, config: &LabelConfig) -> Result<L
         return if words.is_empty() { Err(RowProblem::NoText) } else { Ok(LabelledInput::Words(words)) };
     }
 
-    let text = string(field(row, &config.text_field)?, &config.text_field)?;
-    let pair = match row.get(&config.pair_field) {
-        None | Some(Value::Null) => None,
-        Some(pair) => Some(string(pair, &config.pair_field)?),
+    let of_template = |name: &str| RowTemplate::of(name).map(|template| template.render(row, MAX_TEXT_BYTES));
+    let text = match of_template(&config.text_field) {
+        Some(text) => text?,
+        None => string(field(row, &config.text_field)?, &config.text_field)?,
+    };
+    let pair = match (of_template(&config.pair_field), value_at(row, &config.pair_field)) {
+        (Some(pair), _) => Some(pair?),
+        (None, None | Some(Value::Null)) => None,
+        (None, Some(pair)) => Some(string(pair, &config.pair_field)?),
     };
     let is_empty = text.trim().is_empty() && pair.as_ref().is_none_or(|pair| pair.trim().is_empty());
     if is_empty { Err(RowProblem::NoText) } else { Ok(LabelledInput::Text { text, pair }) }
 }
 
 fn field<'a>(row: &'a Map<String, Value>, name: &str) -> Result<&'a Value, RowProblem> {
-    row.get(name).ok_or_else(|| {
+    value_at(row, name).ok_or_else(|| {
         let names = row.keys().take(8).map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(", ");
         let has = if names.is_empty() { "no fields".to_owned() } else { names };
         RowProblem::Malformed(format!("no field \"{name}\": the row has {has}"))

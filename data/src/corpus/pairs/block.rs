@@ -3,11 +3,9 @@
 use std::ops::Range;
 
 use super::header::Columns;
-use super::table::{CsvRow, CsvRows};
 use super::{CorpusInput, Pair, RowParser, Table};
-use crate::corpus::RowProblem;
-use crate::corpus::line_reader::LineReader;
 use crate::error::{Error, Result};
+use crate::formats::{CsvRow, CsvRows, FileFormat, LineReader, Records, RowProblem, Wanted};
 
 /// Text of one block: large enough that passing it to another thread costs nothing, small enough that a few workers
 /// share a small corpus.
@@ -31,7 +29,7 @@ struct RowSpan {
 }
 
 enum RowText {
-    Jsonl(Range<usize>),
+    Json(Range<usize>),
     Tsv(Range<usize>, Columns),
     /// Source and target.
     Sides(Range<usize>, Range<usize>),
@@ -52,7 +50,7 @@ impl PairBlock {
         self.rows.iter().map(move |RowSpan { line, text }| {
             let bytes = |range: &Range<usize>| &self.bytes[range.clone()];
             let row = match text {
-                RowText::Jsonl(range) => parser.parse_jsonl(bytes(range)),
+                RowText::Json(range) => parser.parse_jsonl(bytes(range)),
                 RowText::Tsv(range, columns) => parser.parse_tsv(bytes(range), *columns),
                 RowText::Sides(source, target) => parser.parse_sides(bytes(source), bytes(target)),
                 RowText::Unusable(problem) => Err(problem.clone()),
@@ -81,21 +79,24 @@ impl PairBlock {
 /// All blocks of a corpus, in order.
 pub(crate) struct PairBlocks<'a> {
     inputs: &'a [CorpusInput],
+    /// What is read of records.
+    wanted: Wanted,
     next_input: usize,
     open: Option<OpenInput>,
 }
 
 enum OpenInput {
-    Jsonl(LineReader),
+    Records(Box<dyn Records>),
     Tsv(LineReader, Columns),
     Csv(Box<CsvRows>, Columns),
     Parallel(LineReader, LineReader),
 }
 
 impl OpenInput {
-    fn open(input: &CorpusInput) -> Result<Self> {
+    fn open(input: &CorpusInput, wanted: &Wanted) -> Result<Self> {
         Ok(match input {
-            CorpusInput::Jsonl(path) => Self::Jsonl(LineReader::open(path)?),
+            CorpusInput::Jsonl(path) => Self::Records(FileFormat::JSON.open(path, wanted)?),
+            CorpusInput::Records(path, format) => Self::Records(format.open(path, wanted)?),
             CorpusInput::Parallel(source, target) => {
                 Self::Parallel(LineReader::open(source)?, LineReader::open(target)?)
             }
@@ -125,11 +126,10 @@ impl OpenInput {
                 block.push_csv(&row, *columns);
                 return Ok(true);
             }
-            Self::Jsonl(lines) => {
-                if !lines.read_line(&mut block.bytes)? {
-                    return Ok(false);
-                }
-                (lines.line, RowText::Jsonl(start..block.bytes.len()))
+            Self::Records(records) => {
+                let Some(place) = records.next(&mut block.bytes)? else { return Ok(false) };
+                let json = RowText::Json(start..block.bytes.len());
+                (place.line, place.problem.map_or(json, RowText::Unusable))
             }
             Self::Tsv(lines, columns) => {
                 if !lines.read_line(&mut block.bytes)? {
@@ -165,8 +165,8 @@ fn differ_in_length(n_source: u64, n_target: u64, input: &CorpusInput) -> Error 
 }
 
 impl<'a> PairBlocks<'a> {
-    pub(crate) fn new(inputs: &'a [CorpusInput]) -> Self {
-        Self { inputs, next_input: 0, open: None }
+    pub(crate) fn new(inputs: &'a [CorpusInput], wanted: Wanted) -> Self {
+        Self { inputs, wanted, next_input: 0, open: None }
     }
 
     fn next_block(&mut self) -> Result<Option<PairBlock>> {
@@ -176,7 +176,7 @@ impl<'a> PairBlocks<'a> {
                 None => {
                     let Some(input) = self.inputs.get(self.next_input) else { return Ok(None) };
                     self.next_input += 1;
-                    self.open.insert(OpenInput::open(input)?)
+                    self.open.insert(OpenInput::open(input, &self.wanted)?)
                 }
             };
 

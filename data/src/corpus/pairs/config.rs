@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::corpus::template::{RowTemplate, template_problem};
+
 /// How the rows of a corpus of pairs are read, and which rows are usable. The configuration table `[data.corpus]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -78,6 +80,11 @@ pub enum Header {
 }
 
 impl CorpusConfig {
+    /// Whether texts are made by templates rather than found in fields.
+    pub(super) fn has_templates(&self) -> bool {
+        [&self.source_field, &self.target_field].into_iter().any(|name| RowTemplate::of(name).is_some())
+    }
+
     /// Returns all invalid settings, each with a remedy.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -87,6 +94,7 @@ impl CorpusConfig {
                     "data.corpus.{key} is empty: name the field, for example --set data.corpus.{key}=src"
                 ));
             }
+            problems.extend(template_problem(&format!("data.corpus.{key}"), name));
         }
 
         if self.source_field == self.target_field {

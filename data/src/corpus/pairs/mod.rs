@@ -14,9 +14,9 @@ pub(crate) use header::Columns;
 pub(crate) use row::{Pair, RowParser, length_problem};
 pub use table::Table;
 
-use super::line_reader::LineReader;
 use super::{RowReport, json};
 use crate::error::{Error, Result};
+use crate::formats::{FileFormat, LineReader, Split, find_files};
 
 /// A pair of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,8 +30,10 @@ pub struct Example {
 /// One entry of a corpus: a file of rows, or two parallel files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CorpusInput {
-    /// One JSON object per line.
+    /// One JSON object per line, or an array of objects.
     Jsonl(PathBuf),
+    /// Records of another format.
+    Records(PathBuf, FileFormat),
     /// Columns: TSV or CSV.
     Table(Table),
     /// Two text files: line n of one is the translation of line n of the other.
@@ -42,7 +44,7 @@ impl CorpusInput {
     /// Returns the files of this entry.
     pub fn files(&self) -> Vec<&Path> {
         match self {
-            Self::Jsonl(path) | Self::Table(Table { path, .. }) => vec![path],
+            Self::Jsonl(path) | Self::Records(path, _) | Self::Table(Table { path, .. }) => vec![path],
             Self::Parallel(source, target) => vec![source, target],
         }
     }
@@ -50,7 +52,9 @@ impl CorpusInput {
     /// Returns the file that reports name for a row.
     pub(crate) fn main_file(&self) -> &Path {
         match self {
-            Self::Jsonl(path) | Self::Table(Table { path, .. }) | Self::Parallel(path, _) => path,
+            Self::Jsonl(path) | Self::Records(path, _) | Self::Table(Table { path, .. }) | Self::Parallel(path, _) => {
+                path
+            }
         }
     }
 
@@ -62,6 +66,12 @@ impl CorpusInput {
             Some((a, b)) if !entry.exists() => Some((PathBuf::from(a.trim()), PathBuf::from(b.trim()))),
             _ => None,
         };
+        if two.is_none()
+            && let Some(format) = records_format(entry, config)
+        {
+            check_file(entry)?;
+            return Ok(Self::Records(entry.into(), format));
+        }
         let format = match config.format {
             CorpusFormat::Auto if two.is_some() => CorpusFormat::Parallel,
             CorpusFormat::Auto => format_by_name(entry)?,
@@ -98,23 +108,32 @@ fn check_file(file: &Path) -> Result<()> {
     Err(Error::corpus(file, "is not a regular file: name text files, and for a folder the files in it"))
 }
 
+/// Returns the format of a file that is read as records: any but JSON Lines and tables, and tables whose columns go into templates.
+fn records_format(entry: &Path, config: &CorpusConfig) -> Option<FileFormat> {
+    let format = match config.format {
+        CorpusFormat::Auto => FileFormat::by_name(entry).filter(|_| !entry.is_dir())?,
+        CorpusFormat::Csv => FileFormat::CSV,
+        CorpusFormat::Tsv => FileFormat::TSV,
+        CorpusFormat::Jsonl | CorpusFormat::Parallel => return None,
+    };
+    let is_table = [FileFormat::CSV, FileFormat::TSV].contains(&format);
+    (format != FileFormat::JSON && (!is_table || config.has_templates())).then_some(format)
+}
+
 /// Finds out the format of a single file by its name.
 fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
     if entry.is_dir() {
         return Err(Error::corpus(entry, "is a folder: name the files with the pairs"));
     }
-    let text = entry.to_string_lossy();
-    let stem = text.trim_end_matches(".gz").trim_end_matches(".zst");
-    let ending = Path::new(stem).extension().map(|e| e.to_ascii_lowercase());
-    match ending.as_ref().and_then(|e| e.to_str()) {
-        Some("jsonl" | "ndjson" | "json") => Ok(CorpusFormat::Jsonl),
-        Some("tsv") => Ok(CorpusFormat::Tsv),
-        Some("csv") => Ok(CorpusFormat::Csv),
-        _ => {
+    match FileFormat::by_name(entry) {
+        Some(format) if format == FileFormat::TSV => Ok(CorpusFormat::Tsv),
+        Some(format) if format == FileFormat::CSV => Ok(CorpusFormat::Csv),
+        Some(_) => Ok(CorpusFormat::Jsonl),
+        None => {
             LineReader::open(entry)?; // says if this is not text at all
             Err(Error::corpus(
                 entry,
-                "has no known ending: use .jsonl, .tsv or .csv (.gz and .zst may follow), join two parallel files by a comma \
+                "has no known ending: use .jsonl, .tsv, .csv or .parquet (.gz, .zst and .xz may follow), join two parallel files by a comma \
              (`news.en,news.it`), or set the format, for example --set data.corpus.format=tsv; plain text needs --task lm or --task mlm",
             ))
         }
@@ -129,7 +148,8 @@ pub struct PairCorpus {
 }
 
 impl PairCorpus {
-    /// Finds out the format of every entry. Reads only the first rows of TSV and CSV files, which can begin with a header.
+    /// Finds the files of every entry, those to train on of a data set, and their formats. Reads only the first rows of TSV and CSV files,
+    /// which can begin with a header.
     ///
     /// # Errors
     ///
@@ -140,6 +160,8 @@ impl PairCorpus {
                 "no corpus files are named: name at least one .jsonl, .tsv or .csv file".into(),
             ));
         }
+        // The files of a folder have their own formats.
+        let entries = find_files(entries, Split::Train, config.format != CorpusFormat::Auto)?;
         let inputs = entries.iter().map(|e| CorpusInput::find(e, config)).collect::<Result<Vec<_>>>()?;
         Ok(Self { inputs, config: config.clone() })
     }
@@ -192,7 +214,7 @@ impl PairCorpus {
 
     /// Returns the text in blocks, in order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Result<PairBlock>> + Send + '_ {
-        block::PairBlocks::new(&self.inputs)
+        block::PairBlocks::new(&self.inputs, RowParser::new(&self.config).wanted())
     }
 
     /// Refuses a corpus without rows, or with more bad rows than tolerated.
@@ -220,11 +242,12 @@ impl PairCorpus {
 
     /// Returns the names of the fields in the first JSON row, unless it has the wanted ones.
     fn names_of_first_row(&self) -> Option<Vec<String>> {
-        let path = self.inputs.iter().find_map(|input| match input {
-            CorpusInput::Jsonl(path) => Some(path),
+        let (path, format) = self.inputs.iter().find_map(|input| match input {
+            CorpusInput::Jsonl(path) => Some((path, FileFormat::JSON)),
+            CorpusInput::Records(path, format) => Some((path, *format)),
             _ => None,
         })?;
-        let names: Vec<String> = json::fields_of_first_row(path)?.into_iter().map(|field| field.name).collect();
+        let names: Vec<String> = json::fields_of_first_row(path, format)?.into_iter().map(|field| field.name).collect();
         let wanted = [&self.config.source_field, &self.config.target_field];
         (!wanted.into_iter().all(|field| names.contains(field))).then_some(names)
     }

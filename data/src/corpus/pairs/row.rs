@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::CorpusConfig;
 use super::header::Columns;
-use crate::corpus::RowProblem;
 use crate::corpus::json::JsonFields;
+use crate::formats::{RowProblem, Wanted};
 
 /// The two texts of a row, borrowed from its line where it has no JSON escapes.
 #[derive(Debug, PartialEq)]
@@ -37,6 +37,11 @@ pub(crate) struct RowParser {
 impl RowParser {
     pub(crate) fn new(config: &CorpusConfig) -> Self {
         Self { fields: JsonFields::new([config.source_field.clone(), config.target_field.clone()]) }
+    }
+
+    /// Returns the fields that the parser reads of a record.
+    pub(crate) fn wanted(&self) -> Wanted {
+        self.fields.wanted()
     }
 
     pub(crate) fn parse_jsonl<'a>(&self, line: &'a [u8]) -> Result<Pair<'a>, RowProblem> {

@@ -8,9 +8,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::{Conversation, Preference, TextCorpus, TextFile, TextFormat};
-use crate::corpus::RowProblem;
-use crate::corpus::line_reader::LineReader;
 use crate::error::{Error, Result};
+use crate::formats::{LineReader, Place, Records, RowProblem, Wanted};
 
 /// Text of one block, unless a document is longer.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -41,6 +40,8 @@ struct PartSpan {
     continues: bool,
     /// The document continues in the next part.
     goes_on: bool,
+    /// Why the record cannot be used.
+    problem: Option<RowProblem>,
 }
 
 /// A document, or a part of a long one.
@@ -101,6 +102,9 @@ impl TextBlock {
 
     /// Returns the text of a part, with `\n` as line ends.
     fn text(&self, part: &PartSpan) -> Result<Cow<'_, str>, RowProblem> {
+        if let Some(problem) = &part.problem {
+            return Err(problem.clone());
+        }
         let bytes = &self.bytes[part.range.clone()];
         let text = std::str::from_utf8(bytes).map_err(|e| {
             let at = e.valid_up_to();
@@ -122,7 +126,7 @@ impl TextBlock {
             return Err(RowProblem::NoText);
         }
         match self.format {
-            TextFormat::Jsonl => {}
+            TextFormat::Jsonl | TextFormat::Records => {}
             TextFormat::Chat => return Ok(Cow::Owned(Conversation::parse(&text)?.to_text())),
             TextFormat::Preferences => return Ok(Cow::Owned(Preference::parse(&text)?.to_text())),
             _ => return Ok(text),
@@ -138,11 +142,18 @@ impl TextBlock {
 /// All blocks of a text, in order.
 pub(super) struct TextBlocks<'a> {
     files: &'a [TextFile],
+    /// What is read of records whose documents are fields.
+    wanted: Wanted,
     next_file: usize,
     open: Option<OpenFile>,
 }
 
-struct OpenFile {
+enum OpenFile {
+    Records(Box<dyn Records>),
+    Text(OpenText),
+}
+
+struct OpenText {
     format: TextFormat,
     reader: LineReader,
     /// Bytes read already that belong to the next part: a line end and the line behind it.
@@ -154,8 +165,8 @@ struct OpenFile {
 }
 
 impl<'a> TextBlocks<'a> {
-    pub(super) fn new(files: &'a [TextFile]) -> Self {
-        Self { files, next_file: 0, open: None }
+    pub(super) fn new(files: &'a [TextFile], wanted: Wanted) -> Self {
+        Self { files, wanted, next_file: 0, open: None }
     }
 
     fn next_block(&mut self) -> Result<Option<TextBlock>> {
@@ -163,16 +174,14 @@ impl<'a> TextBlocks<'a> {
             let open = match &mut self.open {
                 Some(open) => open,
                 None => {
-                    let Some(TextFile { path, format }) = self.files.get(self.next_file) else { return Ok(None) };
+                    let Some(file) = self.files.get(self.next_file) else { return Ok(None) };
                     self.next_file += 1;
-                    let reader = LineReader::open(path)?;
-                    let open =
-                        OpenFile { format: *format, reader, carried: Vec::new(), continues: false, begun: false };
-                    self.open.insert(open)
+                    self.open.insert(OpenFile::open(file, &self.wanted)?)
                 }
             };
-            let mut block =
-                TextBlock { file: self.next_file - 1, format: open.format, bytes: Vec::new(), parts: Vec::new() };
+            let number = self.next_file - 1;
+            let format = self.files[number].format;
+            let mut block = TextBlock { file: number, format, bytes: Vec::new(), parts: Vec::new() };
             let has_room = |block: &TextBlock| block.bytes.len() < BLOCK_BYTES && block.parts.len() < BLOCK_ROWS;
             while has_room(&block) && open.read_part(&mut block)? {}
             if !block.parts.is_empty() {
@@ -184,27 +193,49 @@ impl<'a> TextBlocks<'a> {
 }
 
 impl OpenFile {
-    /// Adds a document, or a part of one, to the block. Returns `false` at the end of the file.
-    fn read_part(&mut self, block: &mut TextBlock) -> Result<bool> {
-        match self.format {
-            TextFormat::Lines | TextFormat::Jsonl | TextFormat::Chat | TextFormat::Preferences => self.read_line(block),
-            TextFormat::Auto | TextFormat::BlankLines | TextFormat::Files => self.read_document(block),
-        }
+    fn open(file: &TextFile, wanted: &Wanted) -> Result<Self> {
+        let TextFile { path, format, records } = file;
+        let Some(records) = records else {
+            let reader = LineReader::open(path)?;
+            let carried = Vec::new();
+            return Ok(Self::Text(OpenText { format: *format, reader, carried, continues: false, begun: false }));
+        };
+        // Conversations have one of several layouts.
+        let is_field = matches!(format, TextFormat::Jsonl | TextFormat::Records);
+        let wanted = if is_field { wanted.clone() } else { Wanted::all() };
+        Ok(Self::Records(records.open(path, &wanted)?))
     }
 
+    /// Adds a document, or a part of one, to the block. Returns `false` at the end of the file.
+    fn read_part(&mut self, block: &mut TextBlock) -> Result<bool> {
+        match self {
+            Self::Text(text) if text.format == TextFormat::Lines => text.read_line(block),
+            Self::Text(text) => text.read_document(block),
+            Self::Records(records) => {
+                let start = block.bytes.len();
+                let Some(Place { line, offset, problem }) = records.next(&mut block.bytes)? else { return Ok(false) };
+                let range = start..block.bytes.len();
+                block.parts.push(PartSpan { range, line, offset, continues: false, goes_on: false, problem });
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl OpenText {
     fn read_line(&mut self, block: &mut TextBlock) -> Result<bool> {
         loop {
             let (start, offset) = (block.bytes.len(), self.reader.offset);
             if !self.reader.read_line(&mut block.bytes)? {
                 return Ok(false);
             }
-            // A blank line is not a document. In JSONL it counts as an empty row.
-            if self.format == TextFormat::Lines && block.bytes[start..].trim_ascii().is_empty() {
+            // A blank line is not a document.
+            if block.bytes[start..].trim_ascii().is_empty() {
                 block.bytes.truncate(start);
                 continue;
             }
             let (range, line) = (start..block.bytes.len(), self.reader.line);
-            block.parts.push(PartSpan { range, line, offset, continues: false, goes_on: false });
+            block.parts.push(PartSpan { range, line, offset, continues: false, goes_on: false, problem: None });
             return Ok(true);
         }
     }
@@ -251,7 +282,7 @@ impl OpenFile {
                     start..start + trim_line_ends(&block.bytes[start..end]).len()
                 }
             };
-            block.parts.push(PartSpan { range, line, offset, continues: self.continues, goes_on });
+            block.parts.push(PartSpan { range, line, offset, continues: self.continues, goes_on, problem: None });
             (self.continues, self.begun) = (goes_on, true);
             return Ok(true);
         }

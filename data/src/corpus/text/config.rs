@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::corpus::template::template_problem;
+
 /// What a model learns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -25,8 +27,8 @@ pub enum Task {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextFormat {
-    /// Decided by the name of the file: `.jsonl`, `.ndjson` and `.json` are JSONL, all other files have blank lines
-    /// between documents.
+    /// Decided by the name of the file: `.jsonl`, `.ndjson` and `.json` are JSONL; `.parquet`, `.arrow` and `.feather` have records; all
+    /// other files have blank lines between documents.
     #[default]
     Auto,
     /// Documents separated by blank lines.
@@ -37,6 +39,8 @@ pub enum TextFormat {
     Lines,
     /// One JSON object per line, whose field `field` is a document.
     Jsonl,
+    /// Records of any format that the name of the file tells (JSON, CSV, TSV, Parquet, Arrow, CoNLL), whose field `field` is a document.
+    Records,
     /// One JSON object per line, which is a conversation: `messages`, `conversations`, or `prompt` and `completion`.
     Chat,
     /// One JSON object per line, which is a prompt with a preferred answer and another one: `prompt`, `chosen` and `rejected`.
@@ -76,10 +80,11 @@ pub enum Packing {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TextConfig {
-    /// How a file is divided into documents. Any file may be compressed with gzip or zstd; a folder stands for all
+    /// How a file is divided into documents. Text files may be compressed with gzip, zstd or xz; a folder stands for all
     /// files in it.
     pub format: TextFormat,
-    /// JSONL: name of the field with the text. A dot reaches into nested objects (`page.text`).
+    /// JSONL and other records: name of the field with the text. A dot reaches into nested objects (`page.text`). A template makes the text
+    /// of several fields (`{title}: {body}`).
     pub field: String,
     /// Tokens per row; the longest row with `packing = "sentences"`. 0: the model's positions.
     pub seq_len: usize,
@@ -119,6 +124,7 @@ impl TextConfig {
         if self.field.is_empty() {
             problems.push("data.text.field is empty: name the JSON field, for example field = \"text\"".into());
         }
+        problems.extend(template_problem("data.text.field", &self.field));
         let is_chat = self.is_chat();
         if is_chat && self.packing == Packing::Stream {
             problems.push(

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::corpus::RowProblem;
+use crate::formats::RowProblem;
 
 /// Most messages of a conversation. Each answer is found by rendering the messages before it, so that the time for a
 /// conversation grows with the square of their number.

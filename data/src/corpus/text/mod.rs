@@ -15,8 +15,9 @@ pub use conversation::{ChatMessage, Role};
 pub(crate) use preference::Preference;
 
 use super::RowReport;
-use super::json::{self, JsonFields};
+use super::json::{self, JsonFields, NamedField};
 use crate::error::{Error, Result};
+use crate::formats::{FileFormat, Split, ending, find_files};
 
 /// One file and how it is divided into documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,28 @@ pub(crate) struct TextFile {
     pub(crate) path: PathBuf,
     /// Never `Auto`.
     pub(crate) format: TextFormat,
+    /// How its records lie in the file, if a document is a record.
+    pub(crate) records: Option<FileFormat>,
+}
+
+impl TextFile {
+    fn of(path: PathBuf, format: TextFormat) -> Self {
+        let by_name = FileFormat::by_name(&path);
+        let format = match (format, by_name) {
+            (TextFormat::Auto, Some(by_name)) if by_name == FileFormat::JSON => TextFormat::Jsonl,
+            (TextFormat::Auto, Some(by_name)) if by_name.is_binary() => TextFormat::Records,
+            (TextFormat::Auto, _) => TextFormat::BlankLines,
+            (format, _) => format,
+        };
+        let records = match format {
+            TextFormat::Jsonl => Some(FileFormat::JSON),
+            TextFormat::Records | TextFormat::Chat | TextFormat::Preferences => {
+                Some(by_name.unwrap_or(FileFormat::JSON))
+            }
+            TextFormat::Auto | TextFormat::BlankLines | TextFormat::Files | TextFormat::Lines => None,
+        };
+        Self { path, format, records }
+    }
 }
 
 /// The files of one text and how to read them. Documents are numbered in the order of the files.
@@ -46,9 +69,9 @@ impl TextCorpus {
             return Err(Error::Invalid("no text is named: name at least one file or folder".into()));
         }
         let mut paths = Vec::new();
-        for entry in entries {
+        for entry in &find_files(entries, Split::Train, true)? {
             let before = paths.len();
-            find_files(entry, &mut paths)?;
+            files_below(entry, &mut paths)?;
             if paths.len() == before {
                 return Err(Error::corpus(
                     entry,
@@ -56,7 +79,7 @@ impl TextCorpus {
                 ));
             }
         }
-        let files = paths.into_iter().map(|path| TextFile { format: format_of(&path, config.format), path }).collect();
+        let files = paths.into_iter().map(|path| TextFile::of(path, config.format)).collect();
         Ok(Self { files, config: config.clone(), field: JsonFields::new([config.field.clone()]) })
     }
 
@@ -71,7 +94,8 @@ impl TextCorpus {
             self.files().filter(|path| is_table(path)).take(4).map(|path| path.display().to_string()).collect();
         let note = || {
             format!(
-                "{}: read as plain text, columns and delimiters included; to learn from one column, write it to a text file",
+                "{}: read as plain text, columns and delimiters included; to learn from one column: --set data.text.format=records and its name in \
+                 data.text.field",
                 tables.join(", ")
             )
         };
@@ -129,7 +153,7 @@ impl TextCorpus {
 
     /// Returns the text in blocks, in order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Result<TextBlock>> + Send + '_ {
-        TextBlocks::new(&self.files)
+        TextBlocks::new(&self.files, self.field.wanted())
     }
 
     pub(crate) fn path_of(&self, block: &TextBlock) -> &Path {
@@ -164,40 +188,27 @@ impl TextCorpus {
         report.check(self.config.max_bad_rows, &name, &remedy, "data.text.max_bad_rows")
     }
 
-    /// Whether the first JSON row looks like a conversation although the rows are read as documents.
+    /// Whether the first record looks like a conversation although the records are read as documents.
     fn holds_conversations(&self) -> bool {
-        let json = self.files.iter().find(|file| file.format == TextFormat::Jsonl);
-        let fields = json.and_then(|file| json::fields_of_first_row(&file.path)).unwrap_or_default();
+        let fields = self.fields_of_first_record().unwrap_or_default();
         let has = |name: &str| fields.iter().any(|field| field.name == name);
         !has(&self.config.field) && (has("messages") || has("conversations") || has("prompt") && has("completion"))
     }
 
-    /// Returns the name of the longest field in the first JSON row, unless it has the wanted one.
+    /// Returns the fields of the first record, if documents are fields of records.
+    fn fields_of_first_record(&self) -> Option<Vec<NamedField>> {
+        let has_field = |file: &&TextFile| matches!(file.format, TextFormat::Jsonl | TextFormat::Records);
+        let file = self.files.iter().find(has_field)?;
+        json::fields_of_first_row(&file.path, file.records?)
+    }
+
+    /// Returns the name of the longest field in the first record, unless it has the wanted one.
     fn field_of_first_row(&self) -> Option<String> {
-        let file = self.files.iter().find(|file| file.format == TextFormat::Jsonl)?;
-        let fields = json::fields_of_first_row(&file.path)?;
+        let fields = self.fields_of_first_record()?;
         let has_field = fields.iter().any(|field| field.name == self.config.field);
         let longest = fields.into_iter().filter(|field| field.n_bytes > 0).max_by_key(|field| field.n_bytes)?;
         (!has_field).then_some(longest.name)
     }
-}
-
-/// Returns the format that `Auto` means for a file.
-fn format_of(path: &Path, format: TextFormat) -> TextFormat {
-    if format != TextFormat::Auto {
-        return format;
-    }
-    match ending(path).as_str() {
-        "jsonl" | "ndjson" | "json" => TextFormat::Jsonl,
-        _ => TextFormat::BlankLines,
-    }
-}
-
-/// Returns the ending of a name in lower case, without `.gz` and `.zst`.
-fn ending(path: &Path) -> String {
-    let name = path.to_string_lossy().to_ascii_lowercase();
-    let stem = name.trim_end_matches(".gz").trim_end_matches(".zst");
-    Path::new(stem).extension().map(|ending| ending.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 fn is_table(path: &Path) -> bool {
@@ -205,7 +216,7 @@ fn is_table(path: &Path) -> bool {
 }
 
 /// Appends a file, or all files of a folder and its subfolders, sorted by name and without hidden ones.
-pub(super) fn find_files(entry: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+pub(super) fn files_below(entry: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     let metadata = std::fs::metadata(entry).map_err(Error::io(entry, "opening the text"))?;
     if !metadata.is_dir() {
         found.push(entry.into());
@@ -216,7 +227,7 @@ pub(super) fn find_files(entry: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     let mut inside = list().map_err(Error::io(entry, "listing the folder"))?;
     inside.retain(|path| path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.')));
     inside.sort();
-    inside.iter().try_for_each(|path| find_files(path, found))
+    inside.iter().try_for_each(|path| files_below(path, found))
 }
 
 #[cfg(test)]

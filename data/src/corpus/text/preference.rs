@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::conversation::{Conversation, Role, malformed, object, text_or_messages};
-use crate::corpus::RowProblem;
+use crate::formats::RowProblem;
 
 /// A prompt with each of two answers.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Lines of a text file, plain or compressed.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use super::binary::check_is_text;
+use super::compressed;
 use crate::error::{Error, Result};
-use crate::files::open_file;
 
 /// A longer line is a sign of a wrong format (a JSON array, a binary file). Refusing it bounds the memory.
 const MAX_LINE_BYTES: u64 = 64 << 20;
@@ -23,17 +23,7 @@ pub(crate) struct LineReader {
 impl LineReader {
     /// Opens a file. Recognizes compression by the first bytes, whatever the name says.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = open_file(path).map_err(Error::io(path, "opening the corpus"))?;
-        let mut file = BufReader::with_capacity(1 << 18, file);
-        let start = file.fill_buf().map_err(Error::io(path, "reading"))?;
-        let reader: Box<dyn BufRead + Send> = match start {
-            [0x1f, 0x8b, ..] => Box::new(BufReader::with_capacity(1 << 18, flate2::bufread::MultiGzDecoder::new(file))),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-                let decoder = zstd::Decoder::with_buffer(file).map_err(Error::io(path, "starting to decompress"))?;
-                Box::new(BufReader::with_capacity(1 << 18, decoder))
-            }
-            _ => Box::new(file),
-        };
+        let reader = compressed::open(path)?;
         let mut lines = Self { path: path.into(), reader, line: 0, offset: 0 };
         lines.check_start()?;
         Ok(lines)
@@ -83,6 +73,32 @@ impl LineReader {
             ));
         }
         Ok(true)
+    }
+
+    /// Returns the first byte of the text that is not white space, without reading it. `None` if there is none near.
+    pub(super) fn first_byte(&mut self) -> Result<Option<u8>> {
+        let mut first = None;
+        self.with_buffer(|buffer| {
+            first = buffer.iter().copied().find(|byte| !byte.is_ascii_whitespace());
+            0
+        })?;
+        Ok(first)
+    }
+
+    /// Skips white space.
+    pub(super) fn skip_blank(&mut self) -> Result<()> {
+        let n_blank = |buffer: &[u8]| buffer.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        while self.with_buffer(n_blank)? > 0 {}
+        Ok(())
+    }
+
+    /// Passes the next bytes to `read`, none at the end of the file. Skips as many as it returns, and returns that number.
+    pub(super) fn with_buffer(&mut self, read: impl FnOnce(&[u8]) -> usize) -> Result<usize> {
+        let buffer = self.reader.fill_buf().map_err(Error::io(&self.path, "reading"))?;
+        let n_read = read(buffer);
+        self.reader.consume(n_read);
+        self.offset += n_read as u64;
+        Ok(n_read)
     }
 
     /// Reads to the end of the file and returns the number of its lines.

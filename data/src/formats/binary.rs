@@ -7,6 +7,9 @@ use crate::error::{Error, Result};
 /// The bytes at the start of a file that are looked at.
 const LOOKED_AT: usize = 8 << 10;
 
+/// Tables that are read if the name tells the format.
+const TABLES: [&str; 2] = ["a Parquet table", "an Arrow table"];
+
 /// First bytes of usual formats, and what they belong to.
 const FORMATS: [(&[u8], &str); 20] = [
     (b"\x89PNG", "a PNG image"),
@@ -23,8 +26,8 @@ const FORMATS: [(&[u8], &str); 20] = [
     (b"\x7fELF", "a program"),
     (b"MZ", "a program"),
     (b"SQLite format 3", "an SQLite database"),
-    (b"PAR1", "a Parquet table"),
-    (b"ARROW1", "an Arrow table"),
+    (b"PAR1", TABLES[0]),
+    (b"ARROW1", TABLES[1]),
     (b"\x93NUMPY", "a NumPy array"),
     (b"\x80\x04", "a Python pickle"),
     (b"ID3", "a sound"),
@@ -53,9 +56,13 @@ fn not_text(start: &[u8]) -> Option<String> {
     let format = FORMATS.iter().find(|(magic, _)| !is_text && start.starts_with(magic)).map(|(_, format)| *format);
     // A single NUL can be a slip of a text; binary files are full of them.
     let format = format.or_else(|| (100 * n_nul > start.len()).then_some("a binary file"))?;
-    Some(format!(
-        "looks like {format}, not like text: leave it out of the named files, or move it out of the named folder"
-    ))
+    let ending = [(TABLES[0], ".parquet"), (TABLES[1], ".arrow")].into_iter().find(|(table, _)| *table == format);
+    Some(match ending {
+        Some((_, ending)) => format!("looks like {format}, not like text: end its name in {ending}, or leave it out"),
+        None => format!(
+            "looks like {format}, not like text: leave it out of the named files, or move it out of the named folder"
+        ),
+    })
 }
 
 /// Whether the text begins with a byte order mark of UTF-16, or has a NUL in nearly every second byte.
@@ -78,6 +85,7 @@ mod tests {
             (png, "looks like a PNG image, not like text: leave it out"),
             (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "looks like a PDF document"),
             (b"PK\x03\x04\x14\0\x06\0", "looks like a ZIP archive or an office document"),
+            (b"PAR1\x15\x04\x15\0", "looks like a Parquet table, not like text: end its name in .parquet"),
             (b"\x01\x02\0\0\0\x05\0\0\0", "looks like a binary file"),
             (b"\xff\xfea\0b\0", "is UTF-16"),
             (b"a\0b\0c\0\n\0", "is UTF-16"),

@@ -1,0 +1,211 @@
+//! Files as records: the first of two layers between a file and the rows of a task.
+//!
+//! ```text
+//! file -compressed-> bytes -Format-> records, each a JSON object -corpus-> rows of a task
+//! ```
+//!
+//! A [`Format`] turns the bytes of a file into records. Each is the text of one JSON object, which every task of
+//! [`crate::corpus`] reads: so each format serves each task. A new format is one file in this folder and a line of [`FORMATS`].
+
+#[cfg(feature = "arrow")]
+mod arrow;
+mod binary;
+#[cfg(feature = "arrow")]
+mod columns;
+mod compressed;
+mod conll;
+mod csv_rows;
+#[cfg(all(test, feature = "arrow"))]
+mod damage;
+mod entries;
+mod json;
+mod json_array;
+mod line_reader;
+#[cfg(not(feature = "arrow"))]
+mod needs_arrow;
+#[cfg(feature = "arrow")]
+mod parquet;
+mod problem;
+mod table;
+#[cfg(feature = "arrow")]
+mod thrift;
+
+#[cfg(not(feature = "arrow"))]
+use self::needs_arrow as arrow;
+#[cfg(not(feature = "arrow"))]
+use self::needs_arrow as parquet;
+
+use std::fmt;
+use std::path::Path;
+
+pub(crate) use binary::check_is_text;
+pub(crate) use compressed::is_compressed;
+pub(crate) use csv_rows::{CsvRow, CsvRows, ROWS_TO_COMPARE};
+pub use entries::{Split, find_files};
+pub(crate) use line_reader::LineReader;
+pub(crate) use problem::RowProblem;
+
+use crate::error::Result;
+
+/// All formats. Those without a line here are the ones that only one task has: parallel files, and documents of plain text.
+const FORMATS: [&dyn Format; 7] =
+    [&json::JsonLines, &table::CSV, &table::TSV, &conll::CONLL, &conll::CONLLU, &parquet::Parquet, &arrow::Arrow];
+
+/// How the bytes of a file become records.
+pub(crate) trait Format: Sync {
+    /// Returns the name that fingerprints and messages have.
+    fn name(&self) -> &'static str;
+
+    /// Returns the endings of names of such files, in lower case.
+    fn endings(&self) -> &'static [&'static str];
+
+    /// Whether such files are not text.
+    fn is_binary(&self) -> bool {
+        false
+    }
+
+    /// Whether such files have texts alone, so that a number is a text, too.
+    fn is_all_text(&self) -> bool {
+        false
+    }
+
+    /// Opens a file. Reads the `wanted` fields of each record, and others where that costs nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or is not of this format.
+    fn open(&self, path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>>;
+}
+
+/// The records of a file, in order.
+pub(crate) trait Records: Send {
+    /// Appends the next record to `json`: one JSON object. Returns where it is, or `None` at the end of the file, also when called again.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read further.
+    fn next(&mut self, json: &mut Vec<u8>) -> Result<Option<Place>>;
+}
+
+/// Where a record is in its file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Number of its first line, or of the record where a file has no lines. Counted from 1.
+    pub(crate) line: u64,
+    /// Its byte offset in the decompressed file, as far as the format knows it.
+    pub(crate) offset: u64,
+    /// Why the record cannot be used.
+    pub(crate) problem: Option<RowProblem>,
+}
+
+impl Place {
+    /// Returns the place of a usable record.
+    pub(crate) fn at(line: u64) -> Self {
+        Self { line, offset: 0, problem: None }
+    }
+}
+
+/// The fields that a task reads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Names of fields of each record, perhaps with the path to a nested one. `None` wants all fields.
+    pub(crate) fields: Option<Vec<String>>,
+    /// Those among `fields` that records may lack.
+    pub(crate) optional: Vec<String>,
+    /// Those among `fields` that hold lists of words.
+    pub(crate) lists: Vec<String>,
+}
+
+impl Wanted {
+    /// Wants every field.
+    pub(crate) fn all() -> Self {
+        Self::default()
+    }
+
+    /// Wants some fields, all of which records must have.
+    pub(crate) fn only(fields: impl IntoIterator<Item = String>) -> Self {
+        Self { fields: Some(fields.into_iter().collect()), ..Self::default() }
+    }
+
+    /// Returns which of the columns called `names` hold the wanted fields. Returns all if a field is missing, so that the problem of the
+    /// row can name what there is.
+    #[cfg_attr(not(feature = "arrow"), allow(dead_code, reason = "the other formats read whole records"))]
+    pub(crate) fn columns(&self, names: &[&str]) -> Vec<usize> {
+        let all = || (0..names.len()).collect();
+        let Some(fields) = &self.fields else { return all() };
+        // A field has the name of a column, or a path to it begins with that name.
+        let leads = |name: &str, field: &str| {
+            field.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let is_missing =
+            |field: &&String| !names.iter().any(|name| leads(name, field)) && !self.optional.contains(field);
+        match fields.iter().find(is_missing) {
+            Some(_) => all(),
+            None => (0..names.len()).filter(|at| fields.iter().any(|field| leads(names[*at], field))).collect(),
+        }
+    }
+}
+
+/// One of the formats.
+#[derive(Clone, Copy)]
+pub struct FileFormat(&'static dyn Format);
+
+impl FileFormat {
+    /// JSON Lines, or a JSON array.
+    pub(crate) const JSON: Self = Self(&json::JsonLines);
+    /// CSV with a header.
+    pub(crate) const CSV: Self = Self(&table::CSV);
+    /// TSV with a header.
+    pub(crate) const TSV: Self = Self(&table::TSV);
+
+    /// Finds the format of a file by its name, without the endings of compressed files.
+    pub(crate) fn by_name(path: &Path) -> Option<Self> {
+        let ending = ending(path);
+        FORMATS.into_iter().find(|format| format.endings().contains(&ending.as_str())).map(Self)
+    }
+
+    /// Returns its name in fingerprints and messages.
+    pub fn name(self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Whether such files are not text.
+    pub(crate) fn is_binary(self) -> bool {
+        self.0.is_binary()
+    }
+
+    /// Whether such files have texts alone, so that a number is a text, too.
+    pub(crate) fn is_all_text(self) -> bool {
+        self.0.is_all_text()
+    }
+
+    pub(crate) fn open(self, path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>> {
+        self.0.open(path, wanted)
+    }
+}
+
+impl fmt::Debug for FileFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl PartialEq for FileFormat {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for FileFormat {}
+
+/// Returns the ending of a name in lower case, without the endings of compressed files.
+pub(crate) fn ending(path: &Path) -> String {
+    let name = path.to_string_lossy().to_ascii_lowercase();
+    let stem = compressed::without_endings(&name);
+    Path::new(stem).extension().map(|ending| ending.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Appends `text` to `json` as a JSON string.
+pub(crate) fn write_string(json: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(json, text).expect("memory");
+}

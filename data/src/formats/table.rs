@@ -1,0 +1,183 @@
+//! CSV and TSV as records: the first row names the fields of the others. Cells may be quoted.
+
+use std::path::Path;
+
+use super::csv_rows::CsvRows;
+use super::{Format, Place, Records, RowProblem, Wanted, write_string};
+use crate::error::{Error, Result};
+
+/// Cells between commas, semicolons or tabs.
+pub(super) const CSV: Table = Table { name: "csv", endings: &["csv"], delimiter: None };
+/// Cells between tabs.
+pub(super) const TSV: Table = Table { name: "tsv", endings: &["tsv"], delimiter: Some(b'\t') };
+
+/// A kind of tables.
+pub(super) struct Table {
+    name: &'static str,
+    endings: &'static [&'static str],
+    /// `None` where the first rows show it.
+    delimiter: Option<u8>,
+}
+
+impl Format for Table {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn endings(&self) -> &'static [&'static str] {
+        self.endings
+    }
+
+    fn is_all_text(&self) -> bool {
+        true
+    }
+
+    fn open(&self, path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>> {
+        let delimiter = match self.delimiter {
+            Some(delimiter) => delimiter,
+            None => CsvRows::first_rows(path)?.0,
+        };
+        let mut rows = CsvRows::open(path, delimiter)?;
+        let mut names = Vec::new();
+        if let Some(row) = rows.next_row()? {
+            names = row.cells.iter().map(|name| String::from_utf8_lossy(name).trim().to_owned()).collect();
+        }
+        check_header(path, &names, wanted)?;
+        let is_list = names.iter().map(|name| wanted.lists.contains(name)).collect();
+        Ok(Box::new(TableRecords { rows, names, is_list }))
+    }
+}
+
+/// Refuses a first row with a name twice, or with none of the wanted names: it is probably not a header.
+fn check_header(path: &Path, names: &[String], wanted: &Wanted) -> Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let shown = || names.iter().take(12).map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    let twice = (1..names.len()).find(|at| !names[*at].is_empty() && names[..*at].contains(&names[*at]));
+    if let Some(at) = twice {
+        let found = format!("two columns have the name \"{}\" in the first row: {}", names[at], shown());
+        return Err(Error::corpus(path, found));
+    }
+    let Some(fields) = &wanted.fields else { return Ok(()) };
+    if fields.is_empty() || fields.iter().any(|field| names.contains(field)) {
+        return Ok(());
+    }
+    let fields: Vec<_> = fields.iter().map(|field| format!("\"{field}\"")).collect();
+    let found = format!(
+        "the first row names the columns, and none of them is {}: it has {}; name the columns in the configuration, or add a first row \
+         with names",
+        fields.join(" or "),
+        shown()
+    );
+    Err(Error::corpus(path, found))
+}
+
+struct TableRecords {
+    rows: CsvRows,
+    names: Vec<String>,
+    /// Which columns hold words: white space divides them, or the cell is a JSON list.
+    is_list: Vec<bool>,
+}
+
+impl Records for TableRecords {
+    fn next(&mut self, json: &mut Vec<u8>) -> Result<Option<Place>> {
+        let Some(row) = self.rows.next_row()? else { return Ok(None) };
+        let mut place = Place { problem: row.problem, ..Place::at(row.line) };
+        let start = json.len();
+        json.push(b'{');
+        for ((name, is_list), cell) in self.names.iter().zip(&self.is_list).zip(row.cells) {
+            let Ok(text) = std::str::from_utf8(cell) else {
+                let found = format!(
+                    "column \"{name}\" is not valid UTF-8: convert the file, for example with `iconv -f latin1 -t utf-8`"
+                );
+                place.problem.get_or_insert(RowProblem::Malformed(found));
+                continue;
+            };
+
+            if json.len() > start + 1 {
+                json.push(b',');
+            }
+            write_string(json, name);
+            json.push(b':');
+            match is_list {
+                true => write_list(json, text),
+                false => write_string(json, text),
+            }
+        }
+        json.push(b'}');
+        Ok(Some(place))
+    }
+}
+
+/// Appends the words of a cell as a JSON list.
+fn write_list(json: &mut Vec<u8>, cell: &str) {
+    let is_json = cell.trim_start().starts_with('[')
+        && serde_json::from_str::<Vec<serde_json::Value>>(cell).is_ok_and(|words| !words.is_empty());
+    if is_json {
+        json.extend_from_slice(cell.as_bytes());
+        return;
+    }
+    json.push(b'[');
+    for (number, word) in cell.split_whitespace().enumerate() {
+        if number > 0 {
+            json.push(b',');
+        }
+        write_string(json, word);
+    }
+    json.push(b']');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::FileFormat;
+    use super::*;
+
+    fn read(name: &str, text: impl AsRef<[u8]>, wanted: &Wanted) -> Result<Vec<(String, Place)>> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("writable");
+        let mut records = FileFormat::by_name(&path).expect("a known ending").open(&path, wanted)?;
+        let mut found = Vec::new();
+        loop {
+            let mut json = Vec::new();
+            let Some(place) = records.next(&mut json)? else { return Ok(found) };
+            found.push((String::from_utf8(json).expect("text"), place));
+        }
+    }
+
+    #[test]
+    fn the_first_row_names_the_fields_of_the_others() {
+        let text = "label;text\r\ngood;\"a \"\"big\"\" one;\nof two lines\"\r\nbad;short\n";
+        let found = read("a.csv", text, &Wanted::all()).expect("a table");
+        assert_eq!(found[0].0, r#"{"label":"good","text":"a \"big\" one;\nof two lines"}"#);
+        assert_eq!(found[1], (r#"{"label":"bad","text":"short"}"#.to_owned(), Place::at(4)));
+        let found = read("a.tsv", "a\tb\n\"x\ty\"\t2\n1\n", &Wanted::all()).expect("a table");
+        assert_eq!(found[0].0, r#"{"a":"x\ty","b":"2"}"#);
+        assert_eq!(found[1].0, r#"{"a":"1"}"#, "a row may be short");
+        assert!(read("a.csv", "", &Wanted::all()).expect("an empty table").is_empty());
+    }
+
+    #[test]
+    fn cells_of_lists_are_divided_into_words() {
+        let lists = Wanted { lists: vec!["tags".into(), "tokens".into()], ..Wanted::all() };
+        let text = "tokens,tags\nin  Rome,\"[\"\"O\"\", 3]\"\n[ok],\n";
+        let found = read("a.csv", text, &lists).expect("a table");
+        assert_eq!(found[0].0, r#"{"tokens":["in","Rome"],"tags":["O", 3]}"#);
+        assert_eq!(found[1].0, r#"{"tokens":["[ok]"],"tags":[]}"#);
+    }
+
+    #[test]
+    fn tables_that_cannot_be_used_are_named() {
+        let wanted = Wanted::only(["text".to_owned(), "label".to_owned()]);
+        let error = |text: &str| read("a.csv", text, &wanted).expect_err("refused").to_string();
+        let text = error("sentence,class\nx,y\n");
+        assert!(text.contains("none of them is \"text\" or \"label\": it has \"sentence\", \"class\""), "{text}");
+        assert!(error("text,a,a\n").contains("two columns have the name \"a\""));
+        let found = read("a.csv", b"text,label\ncaf\xe9,x\n\"open,y\n".as_slice(), &wanted).expect("rows");
+        let problem = |at: usize| found[at].1.problem.as_ref().map(ToString::to_string).unwrap_or_default();
+        assert!(problem(0).starts_with("column \"text\" is not valid UTF-8"), "{found:?}");
+    }
+}
