@@ -10,7 +10,7 @@ use kiln_train::generate::{Conversation, TextGenerator};
 use kiln_train::logging::print::{over_line, results, stderr_line};
 use kiln_train::run::TrainedModel;
 
-use super::config_args::{DeviceArgs, GenerateArgs, checked};
+use super::config_args::{DeviceArgs, GenerateArgs, NoSetArgs, checked};
 use super::error::Usage;
 use super::lines::{note_age, read_lines};
 
@@ -47,6 +47,9 @@ pub(super) struct Args {
 
     #[command(flatten)]
     generate: GenerateArgs,
+
+    #[command(flatten)]
+    _no_set: NoSetArgs,
 
     #[command(flatten)]
     device: DeviceArgs,

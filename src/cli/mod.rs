@@ -22,6 +22,7 @@ mod heap;
 mod import;
 mod lines;
 mod memory;
+mod of_run;
 mod pool;
 mod prepare;
 mod profile;

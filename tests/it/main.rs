@@ -17,6 +17,7 @@ mod help;
 mod hugging_face;
 mod kiln;
 mod large_models;
+mod layouts;
 mod looking;
 mod measuring;
 mod minilm;

@@ -10,7 +10,7 @@ use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
 use super::TokenCache;
-use crate::corpus::{CorpusInput, PairCorpus, TextCorpus, TextFile, TextFormat, mark_of_special_tokens};
+use crate::corpus::{CorpusInput, PairCorpus, TextConfig, TextCorpus, TextFile, TextFormat, mark_of_special_tokens};
 use crate::error::{Error, Result};
 use crate::files::{open_file, read_file, write_fresh};
 
@@ -155,7 +155,12 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
             TextFormat::Files => "file\0".into(),
             TextFormat::Lines => "lines\0".into(),
             // The limit decides which conversations are kept.
-            TextFormat::Chat => format!("chat {:?} {}\0", corpus.config().learn, corpus.config().seq_len),
+            TextFormat::Chat => {
+                let TextConfig { learn, seq_len, field, .. } = corpus.config();
+                // Nothing for the default, so that caches of earlier versions stay valid.
+                let named = if *field == TextConfig::default().field { "" } else { field };
+                format!("chat {learn:?} {seq_len}{named}\0")
+            }
             TextFormat::Preferences => format!("preferences {}\0", corpus.config().seq_len),
         };
         let (hash, seen) = hash_file(path, &seen_before)?;

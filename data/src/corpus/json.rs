@@ -44,6 +44,20 @@ fn malformed_json(error: serde_json::Error) -> RowProblem {
     RowProblem::Malformed(format!("not a JSON object: {text} (byte {})", error.column()))
 }
 
+/// Returns the JSON objects in the first lines of a file. Empty if it cannot be read.
+pub(super) fn first_rows(path: &Path) -> Vec<serde_json::Map<String, Value>> {
+    let mut rows = Vec::new();
+    let Ok(mut lines) = LineReader::open(path) else { return rows };
+    let mut line = Vec::new();
+    while lines.line < 100 && lines.read_line(&mut line).unwrap_or(false) {
+        if let Ok(Value::Object(row)) = serde_json::from_slice(&line) {
+            rows.push(row);
+        }
+        line.clear();
+    }
+    rows
+}
+
 /// A field of a row.
 pub(super) struct NamedField {
     /// With dots for nested objects.

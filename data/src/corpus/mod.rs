@@ -7,6 +7,7 @@
 mod binary;
 mod json;
 mod labelled;
+mod layout;
 mod line_reader;
 mod ordered;
 mod pairs;
@@ -18,6 +19,7 @@ mod unknown;
 
 pub(crate) use binary::check_is_text;
 pub use labelled::{LabelConfig, Labelled, LabelledCorpus, LabelledInput};
+pub use layout::{RowReader, check_layout};
 pub(crate) use ordered::for_each_block;
 pub(crate) use pairs::{Columns, Pair, PairBlock, RowParser, length_problem};
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};

@@ -5,19 +5,16 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use kiln_ranks::Link;
 use kiln_train::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
-use kiln_train::config::task::{TASKS, traits_of};
-use kiln_train::config::{
-    Base, Chosen, Config, ConfigError, DecayEnd, MANY_EPOCHS, Resolved, Shortened, Sources, resolve,
-};
+use kiln_train::config::{Base, Config, ConfigError, Resolved, Sources, resolve};
 use kiln_train::device::DeviceChoice;
 use kiln_train::run::{Options, Run, RunError, TrainedModel, folder};
-use kiln_train::units::thousands;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cli::config_args::ConfigArgs;
 use crate::cli::error::Usage;
-use crate::cli::lines::shell_word;
+use crate::cli::lines::{shell_path, shell_word};
+use crate::cli::of_run::{base_of, preset_line};
 use crate::cli::together::DevicesArgs;
 
 /// Trains a Transformer
@@ -33,6 +30,7 @@ use crate::cli::together::DevicesArgs;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln train
+  kiln train pairs.tsv
   kiln train --preset base --set data.train=en-it.train.jsonl --set data.valid=en-it.dev.jsonl --run runs/en-it
   kiln train --task lm --set data.train=train.txt --set data.valid=dev.txt --run runs/lm
   kiln train --preset bert-small --set data.train=texts/ --set data.valid=dev.txt
@@ -42,6 +40,10 @@ use crate::cli::together::DevicesArgs;
   kiln train --run runs/en-it --resume
   kiln train --run runs/en-it --resume --set train.steps=9000")]
 pub(in crate::cli) struct Args {
+    /// Training text, as data.train names it
+    #[arg(value_name = "FILE", value_parser = not_a_run)]
+    files: Vec<PathBuf>,
+
     #[command(flatten)]
     config: ConfigArgs,
 
@@ -54,7 +56,7 @@ pub(in crate::cli) struct Args {
     /// over N steps
     ///
     /// `--resume auto` continues the run if there is one and starts it otherwise, as launchers want that start a job again
-    #[arg(long, value_name = "auto", num_args = 0..=1, default_missing_value = "run", hide_possible_values = true)]
+    #[arg(long, value_name = "auto", num_args = 0..=1, default_missing_value = "run", value_parser = resume_of)]
     resume: Option<Resume>,
 
     /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained. The
@@ -105,12 +107,36 @@ pub(in crate::cli) struct Args {
 }
 
 /// The value of `--resume`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resume {
     /// There must be a run.
     Run,
     /// Continues the run if there is one.
     Auto,
+}
+
+/// Reads the value of `--resume`: a folder belongs to `--run`.
+fn resume_of(text: &str) -> Result<Resume, String> {
+    match text {
+        "run" => Ok(Resume::Run),
+        "auto" => Ok(Resume::Auto),
+        other => Err(format!(
+            "--resume takes auto or nothing, and the run is named apart: --run {} --resume",
+            shell_path(Path::new(other))
+        )),
+    }
+}
+
+/// Reads the name of a text, and refuses a run folder.
+fn not_a_run(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let (is_run, word) = (path.join(RUN_CONFIG_FILE).is_file(), shell_path(&path));
+    match is_run {
+        true => {
+            Err(format!("this is a run and not text: --run {word} --resume continues it, --from {word} starts from it"))
+        }
+        false => Ok(path),
+    }
 }
 
 impl Args {
@@ -123,12 +149,17 @@ impl Args {
                         single keys with --set";
             return Err(Usage(text.into()).into());
         }
+        if self.resume.is_some() && preset.is_some() {
+            let text = "--resume continues the run with its own configuration, so --preset has no place; change single keys with --set";
+            return Err(Usage(text.into()).into());
+        }
         let from = self.from.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
         // Rank 0 is alone in a dry run.
         let ranks = link.as_ref().filter(|_| !self.dry_run);
         let continued = of_first(ranks, || self.run_to_continue())?;
 
         let mut config = self.config.clone();
+        let mut allow = self.allow.clone();
         let base = if let Some(dir) = &continued {
             let of_run = dir.join(RUN_CONFIG_FILE);
             let only_keys = config.config.is_none() && config.task.is_none();
@@ -138,7 +169,13 @@ impl Args {
             // Another configuration keeps what the run has chosen.
             match Config::file(&of_run).validate() {
                 // As the checkpoint has it: a key that is unset there has no value, whatever the preset of the task says.
-                Ok(_) => Some(Config::read(&of_run)?),
+                Ok(_) => {
+                    let saved = Config::read(&of_run)?;
+                    let shorter = shorter_warmup(&config.set, &saved);
+                    allow.extend(shorter.iter().map(|_| "optim.warmup_steps".to_owned()));
+                    config.set.extend(shorter);
+                    Some(saved)
+                }
                 Err(problems) if config.config.as_ref() == Some(&of_run) => return Err(or_its_copy(problems, dir)?),
                 Err(_) => None,
             }
@@ -149,7 +186,8 @@ impl Args {
             }
             base
         };
-        let Resolved { config, base, notes, .. } = resolve(&Sources { base, ..config.sources(&[], device) })?;
+        let Resolved { config, base, notes, .. } =
+            resolve(&Sources { base, fine_tunes: from.is_some(), ..config.sources(&self.files, device) })?;
         if let Some(from) = &from {
             self.check_vocabulary(from, &config)?;
         }
@@ -161,8 +199,8 @@ impl Args {
         };
 
         // Naming the key is enough to train longer.
-        let mut allow = self.allow.clone();
-        if resume && self.config.set.iter().any(|set| set.trim_start().starts_with("train.steps=")) {
+        let sets = |key: &str| self.config.set.iter().any(|set| set.trim_start().starts_with(key));
+        if resume && (sets("train.steps=") || sets("train.epochs=")) {
             allow.push("train.steps".into());
         }
 
@@ -218,27 +256,22 @@ impl Args {
             return Ok(folder::for_result(named, path, "tuned", "--run")?);
         }
 
-        let preset = || base.preset().map(|preset| preset.to_string());
-        let name = self.config.given_name().or_else(preset).unwrap_or_else(|| self.config.name());
+        let name = self.config.run_name(base);
         // A dry run shows the data also where a run of this name exists.
         let must_be_new = named.is_some() || !(self.config.is_empty() || self.dry_run);
         Ok(folder::for_new_run(named, &name, must_be_new)?)
     }
 }
 
-/// Returns the configuration that a run from `run` starts with. With a `task`, its encoder gets a head for classes.
-fn base_of(run: &TrainedModel, task: Option<&str>) -> Result<Config> {
-    let mut config = run.config.clone();
-    config.optim.decay_end = DecayEnd::AfterLastStep; // this is a new run, whatever its origin did
-    let Some(name) = task else { return Ok(config) };
-    // An unknown name is reported with the other mistakes of the configuration.
-    let Some(task) = TASKS.into_iter().find(|task| traits_of(*task).name == name) else {
-        return Ok(config);
+/// Returns the `--set` that gives a resumed run a warm-up which fits `train.steps` of `set`, if the one that it has does not fit.
+fn shorter_warmup(set: &[String], saved: &Config) -> Option<String> {
+    let value = |key: &str| {
+        let given = set.iter().rev().filter_map(|set| set.split_once('=')).find(|(given, _)| given.trim() == key);
+        given.map(|(_, value)| value.trim().to_owned())
     };
-    if task == run.config.task && traits_of(task).classes.is_none() {
-        return Ok(config);
-    }
-    config.fine_tuned(&run.model, task).map_err(|problem| Usage(problem).into())
+    let steps: u64 = value("train.steps")?.parse().ok()?;
+    let fits = steps == 0 || saved.optim.warmup_steps < steps || value("optim.warmup_steps").is_some();
+    (!fits).then(|| format!("optim.warmup_steps={}", steps / 10))
 }
 
 /// Returns what rank 0 has chosen.
@@ -263,21 +296,4 @@ fn or_its_copy(problems: ConfigError, dir: &Path) -> Result<anyhow::Error> {
          {restored}"
     );
     Ok(anyhow::Error::from(problems).context(text))
-}
-
-/// Says which preset the configuration starts from, and why.
-fn preset_line(base: &Base) -> Option<String> {
-    match base {
-        Base::Named(preset) => Some(format!("preset {preset}")),
-        Base::Chosen(Chosen { preset, why, shortened: None }) => {
-            Some(format!("preset {preset}, for {why} (--preset NAME takes another)"))
-        }
-        Base::Chosen(Chosen { preset, why, shortened: Some(Shortened { from, to }) }) => Some(format!(
-            "preset {preset}, for {why}, with {} of its {} steps: at most {MANY_EPOCHS} epochs (--preset NAME and \
-             train.steps decide otherwise)",
-            thousands(*to as f64),
-            thousands(*from as f64)
-        )),
-        Base::Run => None,
-    }
 }

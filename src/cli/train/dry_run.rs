@@ -23,6 +23,7 @@ const N_TOKENS: usize = 40;
 pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
     run.refuse_random_weights()?;
     let survey = run.survey(resume)?;
+    let about_start = if resume { Vec::new() } else { run.check_start(&survey)? };
     let (config, data, plan) = (&survey.config, &survey.data, &survey.plan);
 
     let mut summary = run.options.notes.join("\n");
@@ -38,9 +39,16 @@ pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
     let precision = format!("{:?}", plan.dtype).to_lowercase();
     writeln!(summary, "run folder {}, device {}, precision {precision}", run.dir().display(), plan.device)?;
     writeln!(summary, "{}", parameters(config))?;
+    for line in about_start {
+        writeln!(summary, "{line}")?;
+    }
     writeln!(summary, "{}: {}", plan.memory_line(), parts(&plan.bytes))?;
     writeln!(summary, "{}", export(config))?;
     batches(config, data, survey.position, &mut summary)?;
+    let config = survey.config.clone();
+    if !resume && let Some(time) = run.time_ahead(survey)? {
+        writeln!(summary, "time: {time}")?;
+    }
 
     match show_config {
         true => {

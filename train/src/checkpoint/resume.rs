@@ -72,7 +72,7 @@ fn remedy(differences: &[Difference]) -> String {
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 26] = [
+const FREE: [&str; 27] = [
     // A resumed run keeps its own.
     "optim.decay_end",
     "data.train",
@@ -83,6 +83,8 @@ const FREE: [&str; 26] = [
     "tokenizer",
     "loader.num_workers",
     "loader.prefetch_factor",
+    // What it means is in the number of steps.
+    "train.epochs",
     "train.max_minutes",
     "train.log_every",
     "train.validate_every",

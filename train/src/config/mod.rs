@@ -8,6 +8,7 @@ mod builder;
 mod chat;
 mod device;
 mod ending;
+mod epochs;
 mod fine_tune;
 mod freeze;
 mod generate;
@@ -110,6 +111,8 @@ pub struct OptimConfig {
     pub schedule: Schedule,
     /// Steps of linear warm-up from 0.
     pub warmup_steps: u64,
+    /// Steps of warm-up as a fraction of `train.steps`, in [0, 1), in place of `warmup_steps`. 0: `warmup_steps` counts.
+    pub warmup_ratio: f64,
     /// Final learning rate as a fraction of `lr` (cosine, linear, warmup_stable_decay).
     pub min_lr_ratio: f64,
     /// Fraction of `train.steps` spent decaying at the end (warmup_stable_decay only), in (0, 1].
@@ -162,6 +165,8 @@ impl DecayEnd {
 pub struct TrainConfig {
     /// Optimizer steps, absolute: a resumed run stops at the same step.
     pub steps: u64,
+    /// Passes over the training data, in place of `steps`. 0: `steps` counts.
+    pub epochs: f64,
     /// The optimizer: `adamw`; or `muon`, which updates weight matrices of layers by Muon, and tables, heads and vectors by AdamW.
     pub optimizer: OptimizerChoice,
     /// Patterns of parameters that are not trained, by whole names of their paths (`decoder.layers.0`, `*embedding*`); `*` stands for
@@ -300,6 +305,7 @@ impl Default for OptimConfig {
             max_grad_norm: 1.0,
             schedule: Schedule::Cosine,
             warmup_steps: 800,
+            warmup_ratio: 0.0,
             min_lr_ratio: 0.0,
             decay_fraction: 0.1,
             decay_end: DecayEnd::AfterLastStep,
@@ -313,6 +319,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             steps: 6000,
+            epochs: 0.0,
             optimizer: OptimizerChoice::Adamw,
             freeze: Vec::new(),
             max_minutes: 0.0,

@@ -24,14 +24,14 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use kiln_data::{BatchSource, CharacterCounts, Example, Prepared, TokenCache};
+use kiln_data::{BatchSource, CharacterCounts, Example, Prepared, RowReader, Task, TokenCache, check_layout};
 
 pub use text::text_config;
 pub use trained_tokenizer::{SoundTokenizer, verify_tokenizer};
 pub use vocabulary::Vocabulary;
 
-use crate::config::Config;
 use crate::config::task::{Reads, traits_of};
+use crate::config::{Config, DataConfig};
 
 /// The vocabulary and the data of a run.
 pub struct RunData {
@@ -95,6 +95,16 @@ impl RunData {
         data.notes.extend(trained_on_too(config));
         Ok(data)
     }
+}
+
+/// Refuses files whose rows another task, format or field reads, with the flags that read them. `other_tasks` are those that the command
+/// can change to.
+///
+/// # Errors
+/// If the rows of a file have a layout that the configuration does not read.
+pub fn check_rows(config: &Config, files: &[PathBuf], other_tasks: &[Task]) -> kiln_data::Result<()> {
+    let DataConfig { corpus, text, labels, .. } = &config.data;
+    check_layout(files, &RowReader { task: config.task, other_tasks, corpus, text, labels })
 }
 
 /// Says if a validation file is a training file, too.

@@ -16,10 +16,10 @@ use super::ranks::compare_use;
 use super::trained_model::TrainedModel;
 use crate::config::GenerateConfig;
 use crate::config::task::{Reads, traits_of};
-use crate::dataset::built_in;
 use crate::dataset::labelled::valid_rows;
 use crate::dataset::pairs::{open_cache, translatable};
 use crate::dataset::text::{Division, OpenedText, valid_text};
+use crate::dataset::{built_in, check_rows};
 use crate::eval::{ClassScores, Evaluation, Masking, ValidationLoss, class_scores, evaluate, validation_loss};
 use crate::generate::Translator;
 
@@ -59,6 +59,7 @@ impl Scoring<'_> {
     /// If there is no text, if it cannot be read, or if the device or another rank fails.
     pub fn score(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
         let row = traits_of(self.run.config.task);
+        check_rows(&self.run.config, files, &[])?;
         match row.reads {
             Reads::Text if row.classes.is_some() => self.score_classes(files, note),
             Reads::Pairs => self.score_pairs(files, note),

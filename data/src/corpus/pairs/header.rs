@@ -158,7 +158,7 @@ pub(super) fn field_flags(names: &[&str]) -> String {
 }
 
 /// Returns which names probably stand for the source and the target.
-fn texts_of(names: &[&str]) -> [Option<usize>; 2] {
+pub(crate) fn texts_of(names: &[&str]) -> [Option<usize>; 2] {
     let roles: Vec<Role> = names.iter().map(|name| Role::of(name)).collect();
     let first =
         |role: Role, except: Option<usize>| (0..roles.len()).find(|at| roles[*at] == role && Some(*at) != except);

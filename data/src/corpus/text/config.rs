@@ -37,7 +37,8 @@ pub enum TextFormat {
     Lines,
     /// One JSON object per line, whose field `field` is a document.
     Jsonl,
-    /// One JSON object per line, which is a conversation: `messages`, `conversations`, or `prompt` and `completion`.
+    /// One JSON object per line, which is a conversation: `messages`, `conversations`, or a question and an answer, such as `prompt`
+    /// and `completion` or Alpaca's `instruction`, `input` and `output`.
     Chat,
     /// One JSON object per line, which is a prompt with a preferred answer and another one: `prompt`, `chosen` and `rejected`.
     Preferences,
@@ -79,7 +80,8 @@ pub struct TextConfig {
     /// How a file is divided into documents. Any file may be compressed with gzip or zstd; a folder stands for all
     /// files in it.
     pub format: TextFormat,
-    /// JSONL: name of the field with the text. A dot reaches into nested objects (`page.text`).
+    /// JSONL: name of the field with the text. A dot reaches into nested objects (`page.text`). Conversations with names of their
+    /// own: the list of messages, or a question and an answer joined by a comma (`ask,reply`).
     pub field: String,
     /// Tokens per row; the longest row with `packing = "sentences"`. 0: the model's positions.
     pub seq_len: usize,
