@@ -59,7 +59,7 @@ pub use cache::{
 pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, Example, Header,
     LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, Packing, PairCorpus, Role, RowReader, RowReport,
-    Table, Task, TextConfig, TextCorpus, TextFormat, Unknown, check_layout, count_pairs, count_words,
+    Table, Task, TextConfig, TextCorpus, TextFormat, Unknown, check_layout, count_pairs, count_words, lines_of,
 };
 pub use error::{Error, Result, panic_text};
 pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, TextParts};

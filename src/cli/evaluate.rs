@@ -91,6 +91,9 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
 fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     let device = device.open()?;
     let mut run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    if args.data.is_empty() {
+        run = run.with_split_rows();
+    }
     run.config = run.config.with_keys(&args.set)?;
     if let Some(packing) = args.packing {
         set_packing(&mut run, packing)?;

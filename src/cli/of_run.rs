@@ -14,6 +14,8 @@ use kiln_train::units::thousands;
 
 use super::config_args::ConfigArgs;
 use super::error::Usage;
+use super::import::is_model_folder;
+use super::lines::shell_path;
 
 /// The run to look at, unless the configuration describes a new one.
 #[derive(Debug, Clone, Default, Args)]
@@ -41,6 +43,14 @@ impl ConfigArgs {
             return Ok(run);
         }
 
+        if let Some(from) = named.from.as_deref().filter(|from| is_model_folder(from)) {
+            let text = format!(
+                "{}: a model folder of transformers; import it first: kiln import {}",
+                from.display(),
+                shell_path(from)
+            );
+            return Err(Usage(text).into());
+        }
         let from = named.from.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
         let base = from.as_ref().map(|from| base_of(from, self.task.as_deref())).transpose()?;
         let fine_tunes = base.is_some();

@@ -10,6 +10,24 @@ use crate::files::open_file;
 /// A longer line is a sign of a wrong format (a JSON array, a binary file). Refusing it bounds the memory.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
+/// Returns the lines of a file, plain or compressed, that are not blank.
+///
+/// # Errors
+///
+/// If the file cannot be read or is not UTF-8.
+pub fn lines_of(path: &Path) -> Result<Vec<String>> {
+    let (mut reader, mut lines) = (LineReader::open(path)?, Vec::new());
+    let mut line = Vec::new();
+    while reader.read_line(&mut line)? {
+        if !line.trim_ascii().is_empty() {
+            let not_utf8 = |_| Error::corpus(path, format!("line {} is not valid UTF-8", reader.line));
+            lines.push(String::from_utf8(std::mem::take(&mut line)).map_err(not_utf8)?);
+        }
+        line.clear();
+    }
+    Ok(lines)
+}
+
 /// Reads lines and counts them.
 pub(crate) struct LineReader {
     path: PathBuf,

@@ -20,6 +20,7 @@ mod unknown;
 pub(crate) use binary::check_is_text;
 pub use labelled::{LabelConfig, Labelled, LabelledCorpus, LabelledInput};
 pub use layout::{RowReader, check_layout};
+pub use line_reader::lines_of;
 pub(crate) use ordered::for_each_block;
 pub(crate) use pairs::{Columns, Pair, PairBlock, RowParser, length_problem};
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};

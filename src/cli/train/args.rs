@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::config_args::ConfigArgs;
 use crate::cli::error::Usage;
+use crate::cli::import::{imported, is_model_folder};
 use crate::cli::lines::{shell_path, shell_word};
 use crate::cli::of_run::{base_of, preset_line};
 use crate::cli::together::DevicesArgs;
@@ -59,7 +60,8 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "auto", num_args = 0..=1, default_missing_value = "run", value_parser = resume_of)]
     resume: Option<Resume>,
 
-    /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained. The
+    /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained, with a lower
+    /// learning rate (optim.lr). A model folder of transformers is imported into runs/ on the way. The
     /// weights are validated before the first step. With --task classification or tagging, the encoder of that run gets
     /// a new head
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
@@ -153,9 +155,10 @@ impl Args {
             let text = "--resume continues the run with its own configuration, so --preset has no place; change single keys with --set";
             return Err(Usage(text.into()).into());
         }
-        let from = self.from.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
         // Rank 0 is alone in a dry run.
         let ranks = link.as_ref().filter(|_| !self.dry_run);
+        let origin = of_first(ranks, || self.origin())?;
+        let from = origin.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
         let continued = of_first(ranks, || self.run_to_continue())?;
 
         let mut config = self.config.clone();
@@ -204,13 +207,14 @@ impl Args {
             allow.push("train.steps".into());
         }
 
+        let of_origin = from.as_ref().and_then(|from| valid_of_origin(from, &config));
         let mut run = Run::in_folder(dir, config);
         run.options = Options {
             device,
             from,
             new_vocabulary: self.new_vocabulary,
             allow,
-            notes: preset_line(&base).into_iter().chain(notes).collect(),
+            notes: preset_line(&base).into_iter().chain(notes).chain(of_origin).collect(),
             auto_micro_batch: self.auto_micro_batch,
             reference_operators: self.reference_operators,
             console: !self.quiet,
@@ -239,6 +243,23 @@ impl Args {
         Ok(())
     }
 
+    /// Returns the run of `--from`. A model folder of `transformers` is imported on the way.
+    fn origin(&self) -> Result<Option<PathBuf>> {
+        let Some(from) = &self.from else { return Ok(None) };
+        if !is_model_folder(from) {
+            return Ok(Some(from.clone()));
+        }
+        if self.dry_run {
+            let command = format!("kiln import {}", shell_path(from));
+            let text = format!(
+                "{}: a model folder of transformers; a dry run leaves nothing behind, so import it first: {command}",
+                from.display()
+            );
+            return Err(Usage(text).into());
+        }
+        imported(from.clone()).map(Some)
+    }
+
     /// Returns the folder of the run to continue; `None` for a new run.
     fn run_to_continue(&self) -> Result<Option<PathBuf>> {
         let Some(wanted) = self.resume else { return Ok(None) };
@@ -253,6 +274,12 @@ impl Args {
     fn new_folder(&self, base: &Base) -> Result<PathBuf> {
         let named = self.run.as_deref();
         if let Some(path) = &self.from {
+            // Not next to a model folder, which is not a run.
+            let path = if is_model_folder(path) {
+                &folder::default_for(&path.file_name().unwrap_or_default().to_string_lossy())
+            } else {
+                path
+            };
             return Ok(folder::for_result(named, path, "tuned", "--run")?);
         }
 
@@ -261,6 +288,14 @@ impl Args {
         let must_be_new = named.is_some() || !(self.config.is_empty() || self.dry_run);
         Ok(folder::for_new_run(named, &name, must_be_new)?)
     }
+}
+
+/// Says that new text is validated on the text of the run that it starts from.
+fn valid_of_origin(from: &TrainedModel, config: &Config) -> Option<String> {
+    let [before, now] = [&from.config.data, &config.data];
+    let is_taken = before.train != now.train && before.valid == now.valid && !now.valid.is_empty();
+    let files = || now.valid.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
+    is_taken.then(|| format!("--from: validated on {}, the text of that run (data.valid names another one)", files()))
 }
 
 /// Returns the `--set` that gives a resumed run a warm-up which fits `train.steps` of `set`, if the one that it has does not fit.

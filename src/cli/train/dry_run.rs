@@ -80,6 +80,16 @@ fn parameters(config: &Config) -> String {
     format!("{} parameters: {}", thousands(params.total() as f64), parts.join(", "))
 }
 
+/// Says before a training that its model cannot be exported, and what would change that.
+pub(super) fn not_exportable(config: &Config) -> Option<String> {
+    match export_family(&config.model) {
+        Err(HfError::NotExpressible { family, problems }) => {
+            Some(format!("kiln export will not be possible; the nearest family is {family}: {}", problems.join("; ")))
+        }
+        _ => None,
+    }
+}
+
 /// Says as which family the model can be exported, or why it cannot.
 fn export(config: &Config) -> String {
     match export_family(&config.model) {

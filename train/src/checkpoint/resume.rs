@@ -145,9 +145,11 @@ pub fn find_resume(
         }
     }
 
+    let skipped: Vec<String> = damaged.iter().map(|error| format!("skipped a damaged checkpoint: {error}")).collect();
     differences.retain(|difference| !allowed.iter().any(|allowed| is_within(&difference.field, allowed)));
     if !differences.is_empty() {
-        return Err(NotTheSameRun { path, differences }.into());
+        let error = anyhow::Error::new(NotTheSameRun { path, differences });
+        return Err(if skipped.is_empty() { error } else { error.context(skipped.join("\n")) });
     }
     Ok(Resume { path, snapshot, damaged })
 }

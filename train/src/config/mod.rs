@@ -21,6 +21,7 @@ mod paths;
 pub mod presets;
 mod prompt;
 mod reference;
+mod spelling;
 mod suggest;
 #[doc(hidden)]
 pub mod task;
@@ -79,6 +80,9 @@ pub struct DataConfig {
     pub train: Vec<PathBuf>,
     /// Validation text. Empty: none (the built-in task brings its own).
     pub valid: Vec<PathBuf>,
+    /// Rows of `train` that become validation text, if `valid` is empty: their number, or a fraction below 1. A hash of each row
+    /// chooses them, so that a row stays where it is. 0: none.
+    pub split: f64,
     /// Folder of the token caches. Unset: `cache/` in the run folder.
     pub cache_dir: Option<PathBuf>,
     /// Pairs: format, names of fields, limits in tokens, tolerated fraction of bad rows.

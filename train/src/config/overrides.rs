@@ -5,6 +5,7 @@
 
 mod dotted;
 mod epochs;
+mod file_paths;
 mod keys;
 mod lines;
 mod lists;
@@ -31,6 +32,7 @@ pub use sources::{ConfigError, Resolved, Sources};
 use super::give_way::give_way;
 use super::length::shorten;
 use super::machine::{Base, Machine, choose, too_large};
+use super::spelling::spell;
 use super::{Config, Preset, paths};
 
 /// Merges the layers and validates the result.
@@ -65,12 +67,15 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, ConfigError> {
     let is_set = |key: &str| {
         set.contains_key(key) || has_weights && (key.starts_with("model.") || key.starts_with("tokenizer."))
     };
+    let mut spelled = None;
     if let (Some(config), Base::Chosen(chosen), Some(_)) = (&mut config, &mut origin, sources.machine)
         && layers.problems.is_empty()
     {
+        spelled = spell(config, &mut base, &is_set);
         chosen.shortened = shorten(config, &mut base, &is_set);
     }
     let mut notes = std::mem::take(&mut layers.notes);
+    notes.extend(spelled);
     notes.extend(config.as_mut().map_or(Vec::new(), |config| give_way(config, &base, &is_set)));
 
     layers.choose_length(config.as_mut());
@@ -186,7 +191,12 @@ impl Layers {
                 return self.report(Some(&place), format!("this is not TOML: {}", error.message()));
             }
         };
-        leaves(&table, "", &mut self.given);
+        let mut given = Vec::new();
+        leaves(&table, "", &mut given);
+        self.given.extend(given.into_iter().map(|(key, value)| {
+            let value = file_paths::relative_to(path, &key, value);
+            (key, value)
+        }));
         self.file_is_broken = false;
     }
 

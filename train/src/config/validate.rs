@@ -70,6 +70,18 @@ impl Config {
                     .into(),
             );
         }
+        let split = self.data.split;
+        if !(split >= 0.0 && split.is_finite()) || (split >= 1.0 && split.fract() != 0.0) {
+            problems.push(format!(
+                "data.split {split} is neither a fraction below 1 nor a number of rows; 0.02 or 500 is usual"
+            ));
+        }
+        if split > 0.0 && !self.data.valid.is_empty() {
+            problems.push(
+                "data.split takes validation rows from data.train, but data.valid names some; remove one of the two"
+                    .into(),
+            );
+        }
         if self.data.direct && self.data.cache_dir.is_some() {
             problems.push(
                 "data.direct = true reads no token cache, so data.cache_dir would be ignored; remove one of the two"

@@ -10,9 +10,11 @@
 //! ```
 
 pub mod built_in;
+mod classes;
 pub mod labelled;
 pub mod pairs;
 mod prompt;
+mod split;
 pub mod text;
 mod trained_tokenizer;
 mod vocabulary;
@@ -86,6 +88,8 @@ impl RunData {
                 cache_dir.display()
             )
         })?;
+        let divided = split::split(config, &cache_dir, note)?;
+        let config = divided.as_ref().unwrap_or(config);
         let row = traits_of(config.task);
         let mut data = match row.reads {
             Reads::Pairs => pairs::open(config, &cache_dir, vocabulary, note),

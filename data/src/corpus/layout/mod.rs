@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 use self::recognize::{names_in, recognize};
 use super::json::first_rows;
 use super::labelled::LabelConfig;
-use super::pairs::CorpusConfig;
+use super::pairs::{CorpusConfig, flag};
 use super::text::{ANSWERS, Conversation, Preference, Task, TextConfig, TextFormat, find_files, is_rated};
 use crate::error::{Error, Result};
 
@@ -205,11 +205,4 @@ fn name_of(task: Task) -> &'static str {
         Task::Classification => "classification",
         Task::Tagging => "tagging",
     }
-}
-
-/// Returns `--set KEY=VALUE`, quoted for the shell if necessary.
-pub(super) fn flag(key: &str, value: &str) -> String {
-    let is_plain = value.chars().all(|c| c.is_ascii_alphanumeric() || "_-.,".contains(c));
-    let quote = if is_plain { "" } else { "'" };
-    format!("--set {quote}{key}={}{quote}", value.replace('\'', r"'\''"))
 }

@@ -8,11 +8,17 @@ impl Layers {
     pub(super) fn choose_length(&mut self, config: Option<&mut Config>) {
         let Some(config) = config else { return };
         let on_command_line = |key: &str| self.origins.get(key).filter(|origin| origin.line == usize::MAX).cloned();
-        match [on_command_line("train.steps"), on_command_line("train.epochs")] {
+        let split = ["data.split", "data.valid"].map(on_command_line);
+        match ["train.steps", "train.epochs"].map(on_command_line) {
             [Some(steps), Some(_)] if config.train.epochs > 0.0 => {
                 self.report(Some(&steps), "train.steps is set next to train.epochs; name one of the two".into());
             }
             [Some(_), None] => config.train.epochs = 0.0,
+            _ => {}
+        }
+        match split {
+            [Some(_), None] => config.data.valid.clear(),
+            [None, Some(_)] => config.data.split = 0.0,
             _ => {}
         }
         config.take_warmup_ratio();
