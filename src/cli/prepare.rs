@@ -45,7 +45,6 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<()> {
     let Resolved { mut config, base, notes, .. } = resolve(&args.config.sources(&args.files, DeviceChoice::Auto))?;
-    preset_line(&base).into_iter().chain(notes).for_each(|note| stderr_line!("{note}"));
     config.data.direct = false; // there would be nothing to prepare
     config.data.cache_dir = args.cache.or(config.data.cache_dir);
     let run_dir = match args.run {
@@ -56,8 +55,12 @@ pub(super) fn run(args: Args) -> Result<()> {
         refuse_cache_of_another(&run_dir, &config)?;
     }
     check_rows(&config, &config.data.train, &TASKS)?;
+
     let mut n_notes = 0;
+    let mut about_config: Vec<String> = preset_line(&base).into_iter().chain(notes).collect();
     let data = RunData::open(&config, &run_dir, None, &mut |line| {
+        // Nothing is said where nothing is to do.
+        about_config.drain(..).for_each(|note| stderr_line!("{note}"));
         n_notes += 1;
         stderr_line!("{line}");
     })?;

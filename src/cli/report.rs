@@ -94,14 +94,9 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
     }
     if !wants_picture || args.out.is_some() {
-        let is_named = args.out.is_some();
         let path = args.out.unwrap_or_else(|| "report.html".into());
         refuse_other_file(&path)?;
-        let page = page(&runs, Refresh::Never)?;
-        if !is_named {
-            refuse_other_runs(&path, &page)?;
-        }
-        write(&path, page.as_bytes())?;
+        write(&path, page(&runs, Refresh::Never)?.as_bytes())?;
     }
     Ok(())
 }
@@ -143,18 +138,6 @@ fn refuse_other_file(path: &Path) -> Result<(), Usage> {
             "{}: this file exists and is not a report of Kiln; name another one with --out",
             path.display()
         ))),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses to replace a report about other runs, unless its file was named.
-fn refuse_other_runs(path: &Path, page: &str) -> Result<(), Usage> {
-    let heading = |page: &str| Some(page.split_once("<h1>")?.1.split_once("</h1>")?.0.to_owned());
-    let before = read_file(path).ok().and_then(|bytes| heading(&String::from_utf8_lossy(&bytes)));
-    match before {
-        Some(before) if Some(&before) != heading(page).as_ref() => {
-            Err(Usage(format!("{}: this report is about other runs; name a file with --out", path.display())))
-        }
         _ => Ok(()),
     }
 }

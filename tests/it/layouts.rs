@@ -114,6 +114,7 @@ fn every_layout_is_recognized_by_every_task_and_following_the_hint_trains_the_ri
                 .collect();
             place.run(&all)
         };
+
         for reader in READERS {
             let first = run(&reader.iter().map(ToString::to_string).collect::<Vec<_>>());
             let flags = flags_in(&first.stderr);
@@ -125,6 +126,7 @@ fn every_layout_is_recognized_by_every_task_and_following_the_hint_trains_the_ri
             } else {
                 first
             };
+
             let learned = last.stdout.split("first").last().unwrap_or_default().to_owned();
             let problem = match wanted {
                 None if last.code == 0 => Some("rows that nothing reads are accepted"),
@@ -135,6 +137,7 @@ fn every_layout_is_recognized_by_every_task_and_following_the_hint_trains_the_ri
                 Some(_) if learned.contains(BAD) => Some("bad answers are learned"),
                 Some(_) => None,
             };
+
             if let Some(problem) = problem {
                 failures.insert(
                     format!("{name} {reader:?}"),

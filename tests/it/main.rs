@@ -10,6 +10,7 @@ mod compatibility;
 mod diagnose;
 mod en_it;
 mod faults;
+mod first_hours;
 mod fuzz;
 mod generation_settings;
 mod gguf;

@@ -148,6 +148,10 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
     hasher.update(mark_of_special_tokens(corpus.config().split_special_tokens));
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
+    // Nothing for the default, so that caches of earlier versions stay valid.
+    let field = &corpus.config().field;
+    let named = if *field == TextConfig::default().field { "" } else { field };
+
     for TextFile { path, format } in corpus.text_files() {
         let how = match format {
             TextFormat::Jsonl => format!("jsonl {}\0", corpus.config().field),
@@ -156,10 +160,7 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
             TextFormat::Lines => "lines\0".into(),
             // The limit decides which conversations are kept.
             TextFormat::Chat => {
-                let TextConfig { learn, seq_len, field, .. } = corpus.config();
-                // Nothing for the default, so that caches of earlier versions stay valid.
-                let named = if *field == TextConfig::default().field { "" } else { field };
-                format!("chat {learn:?} {seq_len}{named}\0")
+                format!("chat {:?} {}{named}\0", corpus.config().learn, corpus.config().seq_len)
             }
             TextFormat::Preferences => format!("preferences {}\0", corpus.config().seq_len),
         };

@@ -61,7 +61,7 @@ pub(in crate::cli) struct Args {
     resume: Option<Resume>,
 
     /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained, with a lower
-    /// learning rate (optim.lr). A model folder of transformers is imported into runs/ on the way. The
+    /// learning rate (optim.lr). A model folder of transformers is imported into runs/ first. The
     /// weights are validated before the first step. With --task classification or tagging, the encoder of that run gets
     /// a new head
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
@@ -205,6 +205,9 @@ impl Args {
         let sets = |key: &str| self.config.set.iter().any(|set| set.trim_start().starts_with(key));
         if resume && (sets("train.steps=") || sets("train.epochs=")) {
             allow.push("train.steps".into());
+            if !sets("optim.warmup_steps=") {
+                allow.push("optim.warmup_steps".into()); // it may follow the steps
+            }
         }
 
         let of_origin = from.as_ref().and_then(|from| valid_of_origin(from, &config));
@@ -243,7 +246,7 @@ impl Args {
         Ok(())
     }
 
-    /// Returns the run of `--from`. A model folder of `transformers` is imported on the way.
+    /// Returns the run of `--from`. A model folder of `transformers` is imported first.
     fn origin(&self) -> Result<Option<PathBuf>> {
         let Some(from) = &self.from else { return Ok(None) };
         if !is_model_folder(from) {

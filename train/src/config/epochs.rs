@@ -40,13 +40,13 @@ mod tests {
         config.train.epochs = 2.5;
         config.train.grad_accum_steps = 2;
         config.take_epochs(400, 1);
-        assert_eq!((config.train.steps, config.optim.warmup_steps), (500, 50));
+        assert_eq!((config.train.steps, config.optim.warmup_steps), (500, 200));
         assert_eq!(config.train.validate_every, 200);
         let again = config.clone();
         config.take_epochs(400, 1);
         assert_eq!(config, again, "a run that is resumed keeps its length");
         config.take_epochs(400, 2);
-        assert_eq!(config.train.steps, 250);
+        assert_eq!((config.train.steps, config.optim.warmup_steps), (250, 25), "a warm-up that leaves time");
     }
 
     #[test]

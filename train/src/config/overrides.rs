@@ -156,6 +156,10 @@ impl Layers {
         let place = |line: usize| Origin { line, text: format!("{}:{line}", path.display()) };
         let whole = Origin { line: 0, text: path.display().to_string() };
         self.file_is_broken = true;
+        if path.is_dir() {
+            let text = "is a folder; name a TOML file, or continue or copy a run with kiln train --run RUN --resume or --from RUN";
+            return self.report(Some(&whole), text.into());
+        }
         let text = match read_file(path).map(String::from_utf8) {
             Ok(Ok(text)) => text,
             Ok(Err(error)) => {

@@ -55,6 +55,7 @@ fn near(file: &Path) -> String {
         return "; only the shell replaces *: kiln train takes files without a flag, and a folder stands for its files"
             .into();
     }
+
     let here = if file.is_relative() { std::env::current_dir().ok() } else { None };
     let here = here.map_or(String::new(), |here| format!("; it is relative to {}", here.display()));
     let Ok(entries) = fs::read_dir(folder) else {
@@ -88,10 +89,12 @@ mod tests {
         ];
         config.data.valid = vec![path("no/dev.jsonl"), path("pairs.train.jsonl")];
         config.tokenizer.path = Some(path("something.else"));
+
         for (name, wanted) in [("~/a.tsv", "only the shell replaces ~"), ("no/*.tsv", "only the shell replaces *")] {
             assert!(near(Path::new(name)).contains(wanted), "{name}");
         }
         assert!(near(Path::new("no/such/file")).contains("the folder no/such is missing, too; it is relative to /"));
+
         let problems = missing(&config);
         let wanted = [
             ("data.train names", "pairs.trian.jsonl: No such file or directory; did you mean", "pairs.train.jsonl?"),

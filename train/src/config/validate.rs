@@ -70,6 +70,7 @@ impl Config {
                     .into(),
             );
         }
+
         let split = self.data.split;
         if !(split >= 0.0 && split.is_finite()) || (split >= 1.0 && split.fract() != 0.0) {
             problems.push(format!(

@@ -122,6 +122,11 @@ fn trained_on_too(config: &Config) -> Option<String> {
     ))
 }
 
+/// Rows that repeat earlier ones and are worth a warning, as a fraction.
+const REPEATED: f64 = 0.7;
+/// Of so few rows nothing is said.
+const FEWEST_ROWS: u64 = 50;
+
 /// Training and validation files.
 struct Files {
     train: Vec<PathBuf>,
@@ -140,6 +145,13 @@ fn cache_at(
     if let Some(reason) = built_because {
         let (path, secs) = (path.display(), start.elapsed().as_secs_f64());
         note(&format!("{path}: built in {secs:.1}s ({reason}), {} tokens; {}", tokens(&cache), cache.report()));
+        let (kept, repeated) = (cache.report().kept, cache.n_duplicates());
+        if kept >= FEWEST_ROWS && repeated as f64 > REPEATED * kept as f64 {
+            note(&format!(
+                "warning: {repeated} of {kept} rows repeat an earlier one, so an epoch sees few different rows; remove them unless that is \
+                 intended"
+            ));
+        }
     }
     Ok(cache)
 }

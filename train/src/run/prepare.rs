@@ -93,6 +93,9 @@ impl Run {
         let (lock, leftovers) = ranks.first_then_others("taking the lock of the run folder", own_folder)?;
 
         refuse_for_devices(&self.config, ranks)?;
+        if data.is_none() {
+            self.refuse_other_rows(resume)?;
+        }
         self.refuse_random_weights()?;
         if resume && data.is_none() {
             ranks.first_then_others("comparing the text", || self.refuse_another_text(&checkpoints))?;
@@ -130,6 +133,26 @@ impl Run {
         }
         let ranks = ranks.clone();
         Ok(Prepared { lock, leftovers, run: self, plan, config, device, ranks, data, weights, resume, began })
+    }
+
+    /// Refuses rows that another task, format or field reads.
+    ///
+    /// # Errors
+    /// If the rows of a file have a layout that the configuration does not read.
+    #[doc(hidden)]
+    pub fn refuse_other_rows(&self, resume: bool) -> Result<()> {
+        // A run that continues another one keeps its task, or gives its model a head.
+        let other_tasks: &[Task] = match &self.options.from {
+            _ if resume => &[],
+            None => &TASKS,
+            Some(from) if from.config.task == Task::Lm => &[Task::Classification],
+            Some(from) if from.config.task == Task::Mlm => &[Task::Classification, Task::Tagging],
+            Some(_) => &[],
+        };
+        for (key, files) in [("data.train", &self.config.data.train), ("data.valid", &self.config.data.valid)] {
+            check_rows(&self.config, files, other_tasks).context(key)?;
+        }
+        Ok(())
     }
 
     /// Refuses to begin with random weights where a model that exists is trained.
@@ -221,18 +244,8 @@ impl Run {
     /// it with the configuration, whose vocabulary sizes are filled in. A run that is resumed uses the vocabulary of its
     /// newest sound checkpoint.
     fn data(&self, resume: bool, dir: &Path) -> Result<(Config, RunData)> {
+        self.refuse_other_rows(resume)?;
         let mut config = self.config.clone();
-        // A run that continues another one keeps its task, or gives its model a head.
-        let other_tasks: &[Task] = match &self.options.from {
-            _ if resume => &[],
-            None => &TASKS,
-            Some(from) if from.config.task == Task::Lm => &[Task::Classification],
-            Some(from) if from.config.task == Task::Mlm => &[Task::Classification, Task::Tagging],
-            Some(_) => &[],
-        };
-        for (key, files) in [("data.train", &config.data.train), ("data.valid", &config.data.valid)] {
-            check_rows(&config, files, other_tasks).context(key)?;
-        }
         if let Some(from) = &self.options.from
             && take_classes(&mut config, &from.config, dir)?
         {

@@ -84,9 +84,11 @@ impl RowReader<'_> {
         if rows.iter().any(|row| self.reads(row)) {
             return Ok(());
         }
+
         let Some(layout) = recognize(&rows) else { return Ok(()) };
         let names = names_in(&rows).iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
         let rows_are = format!("{}: its rows are {} (they have {names})", file.display(), layout.name());
+
         let Some((task, mut flags)) = self.flags(&layout) else {
             let advice = "to learn the good ones alone, keep the rows whose label is true and drop the label: jq -c \
                           'select(.label) | del(.label)'";
@@ -94,6 +96,7 @@ impl RowReader<'_> {
                 "{rows_are}, good and bad ones, which Kiln cannot tell apart\n{advice}"
             )));
         };
+
         if task != self.task && !self.other_tasks.contains(&task) {
             return Err(Error::BadRows(format!(
                 "{rows_are}, and this run has another task; a run of task {} reads them",
@@ -101,13 +104,16 @@ impl RowReader<'_> {
             )));
         }
         if task != self.task {
+            // No other task takes a format of conversations.
+            let format = (task != Task::Lm && self.text.is_chat()).then(|| "--set data.text.format=auto".to_owned());
+            flags.extend(format);
             flags.insert(0, format!("--task {}", name_of(task)));
         }
         // Nothing to change: the reader says what is wrong with the rows.
         if flags.is_empty() {
             Ok(())
         } else {
-            Err(Error::BadRows(format!("{rows_are}: read them with {}", flags.join(" "))))
+            Err(Error::BadRows(format!("{rows_are}: read them as such with {}", flags.join(" "))))
         }
     }
 

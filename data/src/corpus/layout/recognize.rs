@@ -61,6 +61,9 @@ pub(super) fn recognize(rows: &[Map<String, Value>]) -> Option<Layout> {
     if has("chosen") && has("rejected") {
         return Some(Layout::Preferences);
     }
+    if has("chosen") || has("rejected") {
+        return None; // half of a preference, which its reader names
+    }
     if is_rated(first) {
         return Some(Layout::Rated);
     }

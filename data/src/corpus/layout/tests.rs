@@ -18,6 +18,7 @@ fn layouts_are_recognized_by_names() {
         let row = format!(r#"{{"{question}": "a", "{answer}": "b"}}"#);
         assert_eq!(of(&row), Layout::Answers { question: question.into(), answer: answer.into() }, "{row}");
     }
+
     let tagged = of(r#"{"words": ["Anna", "reads"], "pos_tags": [3, 4], "ner_tags": [1, 0], "id": "0"}"#);
     assert_eq!(tagged, Layout::Tagged { words: "words".into(), tags: "ner_tags".into() });
     let labelled = of(r#"{"review": "good", "stars": 5}"#);
@@ -58,6 +59,6 @@ fn a_run_that_keeps_its_task_gets_no_flag_for_another() {
     assert!(kept.contains("a run of task classification reads them") && !kept.contains("--"), "{kept}");
     let free = check(RowReader { other_tasks: &[Task::Classification], ..reader });
     assert!(free.ends_with(
-        "its rows are texts with labels (they have \"label\", \"text\"): read them with --task classification"
+        "its rows are texts with labels (they have \"label\", \"text\"): read them as such with --task classification"
     ));
 }

@@ -101,7 +101,10 @@ fn check_file(file: &Path) -> Result<()> {
 /// Finds out the format of a single file by its name.
 fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
     if entry.is_dir() {
-        return Err(Error::corpus(entry, "is a folder: name the files with the pairs"));
+        return Err(Error::corpus(
+            entry,
+            "is a folder: name the files with the pairs; a folder of texts needs --task lm or --task mlm",
+        ));
     }
     let text = entry.to_string_lossy();
     let stem = text.trim_end_matches(".gz").trim_end_matches(".zst");
