@@ -82,7 +82,7 @@ fn a_model_is_scored_on_conversations() {
         place.run(&[&["evaluate", "runs/lm", "--device", "cpu", "--data", "chats.jsonl"], more].concat())
     };
     evaluate(&[]).refused(3, &["its rows are questions and answers", "--set data.text.format=chat"]);
-    assert!(evaluate(&set(&["data.text.format=chat"])).ok().stdout.contains("loss"));
+    assert!(evaluate(&set(&["data.text.format=chat", "data.text.seq_len=128"])).ok().stdout.contains("loss"));
 }
 
 #[test]

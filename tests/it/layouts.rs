@@ -106,10 +106,11 @@ fn every_layout_is_recognized_by_every_task_and_following_the_hint_trains_the_ri
         let train = format!("data.train={file}");
         let run = |options: &[String]| {
             let options = options.iter().map(String::as_str);
-            let random = ["--set", "train.steps=20"];
+            let small = ["train.steps=20", "model.d_model=32", "model.n_heads=2", "model.d_ff=64"];
+            let small = small.iter().flat_map(|key| ["--set", *key]);
             let all: Vec<&str> = ["train", "--dry-run", "--device", "cpu", "--set", &train]
                 .into_iter()
-                .chain(random)
+                .chain(small)
                 .chain(options)
                 .collect();
             place.run(&all)

@@ -201,13 +201,8 @@ impl Args {
             None => of_first(ranks, || self.new_folder(&base))?,
         };
 
-        // Naming the key is enough to train longer.
-        let sets = |key: &str| self.config.set.iter().any(|set| set.trim_start().starts_with(key));
-        if resume && (sets("train.steps=") || sets("train.epochs=")) {
-            allow.push("train.steps".into());
-            if !sets("optim.warmup_steps=") {
-                allow.push("optim.warmup_steps".into()); // it may follow the steps
-            }
+        if resume {
+            allow.extend(self.allowed_by_length());
         }
 
         let of_origin = from.as_ref().and_then(|from| valid_of_origin(from, &config));
@@ -224,6 +219,14 @@ impl Args {
             link,
         };
         Ok((run, resume))
+    }
+
+    /// Returns the keys that may differ from the checkpoint because the length of the run is set: naming it is enough to train longer.
+    fn allowed_by_length(&self) -> Vec<String> {
+        let sets = |key: &str| self.config.set.iter().any(|set| set.trim_start().starts_with(key));
+        let (length, warmup) = (sets("train.steps=") || sets("train.epochs="), sets("optim.warmup_steps="));
+        let keys = [("train.steps", length), ("optim.warmup_steps", length && !warmup)]; // the warm-up may follow the steps
+        keys.into_iter().filter(|(_, may)| *may).map(|(key, _)| key.to_owned()).collect()
     }
 
     /// Refuses settings of a tokenizer that would do nothing, and new rows that would never be trained.

@@ -54,7 +54,8 @@ fn a_run_that_keeps_its_task_gets_no_flag_for_another() {
     std::fs::write(&file, "{\"text\": \"a\", \"label\": \"up\"}\n").expect("writable");
     let (corpus, text, labels) = (CorpusConfig::default(), TextConfig::default(), LabelConfig::default());
     let reader = RowReader { task: Task::Translation, other_tasks: &[], corpus: &corpus, text: &text, labels: &labels };
-    let check = |reader: RowReader<'_>| check_layout(&[file.clone()], &reader).expect_err("labels").to_string();
+    let check =
+        |reader: RowReader<'_>| check_layout(std::slice::from_ref(&file), &reader).expect_err("labels").to_string();
     let kept = check(reader);
     assert!(kept.contains("a run of task classification reads them") && !kept.contains("--"), "{kept}");
     let free = check(RowReader { other_tasks: &[Task::Classification], ..reader });
