@@ -60,11 +60,11 @@ pub use cache::{
 };
 pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, Example, Header,
-    LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, Packing, PairCorpus, Role, RowReport, Table, Task,
-    TextConfig, TextCorpus, TextFormat, Unknown, count_pairs, count_words, spelled_tokens,
+    LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, Packing, PairCorpus, Role, RowReader, RowReport,
+    Table, Task, TextConfig, TextCorpus, TextFormat, Unknown, check_layout, count_pairs, count_words, spelled_tokens,
 };
 pub use error::{Error, Result, panic_text};
-pub use formats::{FileFormat, Split, find_files};
+pub use formats::{FileFormat, Split, find_files, records_of};
 pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, TextParts};
 pub use loader::{Loader, OnePass, Rank};
 pub use loader_config::LoaderConfig;

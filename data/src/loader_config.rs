@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct LoaderConfig {
     /// Budget of one batch in tokens: rows times the longer of padded source and padded target length.
     pub batch_tokens: usize,
+    /// Rows of a batch, whatever their length. 0: as many as `batch_tokens` has room for.
+    pub batch_rows: usize,
     /// Padded lengths are multiples of this many tokens. 8 keeps the number of shapes small; 4 pads less where rows are
     /// short. Batches of 8 rows or more have a multiple of 8 rows in any case.
     pub bucket_multiple: usize,
@@ -26,6 +28,7 @@ impl Default for LoaderConfig {
     fn default() -> Self {
         Self {
             batch_tokens: 8192,
+            batch_rows: 0,
             bucket_multiple: 8,
             max_buckets: 16,
             num_workers: 2,
@@ -36,6 +39,11 @@ impl Default for LoaderConfig {
 }
 
 impl LoaderConfig {
+    /// Returns the rows of a batch whose rows have `len` tokens.
+    pub(crate) fn rows_of(&self, len: usize) -> usize {
+        if self.batch_rows > 0 { self.batch_rows } else { self.batch_tokens / len.max(1) }
+    }
+
     /// Returns all invalid settings, each with a remedy.
     pub fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();

@@ -3,16 +3,17 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use kiln_data::{ChatMessage, ChatTemplate, Role, SpecialEncoder};
 use kiln_train::config::GenerateConfig;
 use kiln_train::generate::{Conversation, TextGenerator};
 use kiln_train::logging::print::{over_line, results, stderr_line};
 use kiln_train::run::TrainedModel;
+use serde_json::{Value, json};
 
-use super::config_args::{DeviceArgs, GenerateArgs, checked};
+use super::config_args::{DeviceArgs, GenerateArgs, NoSetArgs, checked};
 use super::error::Usage;
-use super::lines::{note_age, read_lines};
+use super::lines::{note_age, read_lines, shell_path, shell_word};
 
 const COMMANDS: &str =
     "/reset forgets the conversation, /system TEXT begins a new one with these instructions, /exit ends";
@@ -22,16 +23,22 @@ const COMMANDS: &str =
 /// Each line of stdin is a message. The model's chat template writes the conversation, and the answer is printed as it is
 /// generated, up to the token that ends the model's turn. A line that begins with a slash is a command: /reset forgets
 /// the conversation, /system TEXT begins a new one with these instructions, and /exit ends. A model without a chat
-/// template gets ChatML.
+/// template gets ChatML. On a pipe, a line with a JSON object that has `messages` is a conversation of its own: it comes back
+/// as a line with the answer as its last message.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln chat runs/tuned
   kiln chat runs/tuned --system 'Answer in one sentence.' --temperature 0.7
-  echo 'What is the capital of Italy?' | kiln chat runs/tuned --greedy")]
+  echo 'What is the capital of Italy?' | kiln chat runs/tuned --greedy
+  kiln chat runs/tuned < chats.jsonl > answers.jsonl")]
 pub(super) struct Args {
     /// Run folder, or a checkpoint's folder
     #[arg(value_name = "RUN")]
     run: PathBuf,
+
+    /// Not taken: a message is written to stdin
+    #[arg(hide = true)]
+    text: Option<String>,
 
     /// Instructions in front of the conversation
     #[arg(long, value_name = "TEXT")]
@@ -47,6 +54,9 @@ pub(super) struct Args {
 
     #[command(flatten)]
     generate: GenerateArgs,
+
+    #[command(flatten)]
+    _no_set: NoSetArgs,
 
     #[command(flatten)]
     device: DeviceArgs,
@@ -100,6 +110,33 @@ impl Chat {
         self.messages.retain(|message| message.role == Role::System);
     }
 
+    /// Answers a conversation of its own, `{"messages": [...]}`, and writes it with the answer as one line.
+    fn answer_row(&mut self, line: &str, output: &mut impl Write) -> Result<()> {
+        let mut row: Value = serde_json::from_str(line)?;
+        let Some(list) = row["messages"].as_array_mut() else {
+            return Err(Usage("a line with a JSON object needs \"messages\", a list of role and content".into()).into());
+        };
+        // The answer that is there already is the one to write.
+        if list.last().is_some_and(|last| last["role"] == Role::Assistant.name()) {
+            list.pop();
+        }
+        let read = |message: &Value| {
+            let role =
+                [Role::System, Role::User, Role::Assistant].into_iter().find(|role| message["role"] == role.name());
+            role.zip(message["content"].as_str()).map(|(role, content)| ChatMessage::new(role, content))
+        };
+        let read: Option<Vec<ChatMessage>> = list.iter().map(read).collect();
+        self.messages = read.filter(|messages| !messages.is_empty()).ok_or_else(|| {
+            Usage("\"messages\" needs a role (system, user, assistant) and a content in each message".into())
+        })?;
+
+        let answer = self.write_answer(&mut io::sink())?;
+        list.push(json!({"role": Role::Assistant.name(), "content": answer}));
+        self.n_answers += 1;
+        writeln!(output, "{row}")?;
+        Ok(output.flush()?)
+    }
+
     /// Answers a message. After an error the conversation is as it was before.
     fn answer(&mut self, text: &str, output: &mut impl Write) -> Result<()> {
         let n_before = self.messages.len();
@@ -128,6 +165,10 @@ impl Chat {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    if let Some(text) = &args.text {
+        let command = format!("echo {} | kiln chat {}", shell_word(text), shell_path(&args.run));
+        return Err(Usage(format!("{text:?}: pass the message on stdin: {command}")).into());
+    }
     let device = args.device.open()?;
     let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
     run.check_language_model()?;
@@ -191,6 +232,9 @@ fn talk(chat: &mut Chat, input: &mut impl BufRead, output: &mut impl Write, type
                 stderr_line!("{problem}");
             }
 
+            Line::Message(row) if !typed && row.starts_with('{') && serde_json::from_str::<Value>(row).is_ok() => {
+                chat.answer_row(row, output).with_context(|| format!("line {n_lines} of stdin"))?;
+            }
             Line::Message(text) => match chat.answer(text, output) {
                 Err(error) if typed && error.downcast_ref::<io::Error>().is_none() => {
                     stderr_line!("\nerror: {error:#}")

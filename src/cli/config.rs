@@ -1,8 +1,12 @@
 //! `kiln config`: a configuration file with a comment for each key.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
-use kiln_train::config::{Sources, resolve};
+use kiln_train::checkpoint::RUN_CONFIG_FILE;
+use kiln_train::config::{Config, Sources, resolve};
 use kiln_train::logging::print::stdout_text;
+use kiln_train::run::RunError;
 
 use super::config_args::{ConfigArgs, DeviceArgs};
 
@@ -14,8 +18,13 @@ use super::config_args::{ConfigArgs, DeviceArgs};
 #[command(after_help = "Examples:
   kiln config --preset base
   kiln config --preset small --set data.train=pairs.tsv --set data.valid=dev.tsv > pairs.toml
-  kiln train --config pairs.toml")]
+  kiln train --config pairs.toml
+  kiln config --run runs/pairs")]
 pub(super) struct Args {
+    /// Prints the configuration that this run used, every key of it
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "task", "preset", "packing", "set"])]
+    run: Option<PathBuf>,
+
     #[command(flatten)]
     config: ConfigArgs,
 
@@ -24,6 +33,14 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    if let Some(dir) = &args.run {
+        let file = dir.join(RUN_CONFIG_FILE);
+        if !file.is_file() {
+            return Err(RunError::NoRun(dir.clone()).into());
+        }
+        stdout_text!("{}", Config::read(&file)?.to_toml());
+        return Ok(());
+    }
     // The file may be written before the data is there, and for another machine.
     let sources = Sources { only_shown: true, ..args.config.sources(&[], args.device.choice()) };
     stdout_text!("{}", resolve(&sources)?.commented());

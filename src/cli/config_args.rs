@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use clap::Args;
 use kiln_train::config::{
-    Config, ConfigError, EarlyStopping, GenerateConfig, LengthNormalization, Preset, Resolved, Sources, resolve,
+    Base, Config, ConfigError, EarlyStopping, GenerateConfig, LengthNormalization, Preset, Resolved, Sources, resolve,
 };
 use kiln_train::device::{DeviceChoice, DeviceError, gpu_hint, machine_of};
 use kiln_train::logging::print::stderr_line;
@@ -70,6 +70,12 @@ impl ConfigArgs {
     /// Returns the name of a run with this configuration: [`Self::given_name`], else of the built-in task's preset.
     pub(super) fn name(&self) -> String {
         self.given_name().unwrap_or_else(|| Preset::Numbers.name().into())
+    }
+
+    /// Returns the name of a new run: [`Self::given_name`], else the preset that `base` names or has chosen.
+    pub(super) fn run_name(&self, base: &Base) -> String {
+        let preset = || base.preset().map(|preset| preset.to_string());
+        self.given_name().or_else(preset).unwrap_or_else(|| self.name())
     }
 
     /// Returns the name of the configuration file, else of the preset, else of the task.
@@ -167,10 +173,28 @@ pub(super) struct GenerateArgs {
     /// Size of a batch in source or prompt tokens, including padding
     #[arg(long, value_name = "TOKENS")]
     pub batch_tokens: Option<usize>,
+}
 
+/// `--set` of a command that only generates: refused with the option that does the same.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct NoSetArgs {
     /// As for training; refused with the option that does the same.
     #[arg(long = "set", value_name = "KEY=VALUE", hide = true, value_parser = option_instead_of)]
     set: Option<Infallible>,
+}
+
+/// Accepts `--set` of a key that says how text is read, for commands that read some with a model that exists.
+pub(super) fn key_of_data(assignment: &str) -> Result<String, String> {
+    let reads = ["data.corpus.", "data.text.", "data.labels."];
+    match reads.iter().any(|section| assignment.trim_start().starts_with(section)) {
+        true => Ok(assignment.to_owned()),
+        false => match option_instead_of(assignment) {
+            Ok(never) => match never {},
+            Err(text) => {
+                Err(format!("{text}; keys of data.corpus, data.text and data.labels say how the text is read"))
+            }
+        },
+    }
 }
 
 impl GenerateArgs {
@@ -210,7 +234,7 @@ fn option_instead_of(assignment: &str) -> Result<Infallible, String> {
         _ => name,
     };
     let command = GenerateArgs::augment_args(clap::Command::new("generate"));
-    let is_option = |arg: &clap::Arg| arg.get_long() == Some(&name) && name != "set";
+    let is_option = |arg: &clap::Arg| arg.get_long() == Some(&name);
     let instead = match command.get_arguments().find(|arg| is_option(arg)) {
         Some(arg) if arg.get_action().takes_values() => format!("write --{name} {}", value.trim()),
         Some(_) => format!("write --{name}"),

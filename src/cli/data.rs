@@ -6,14 +6,13 @@ use anyhow::Result;
 use clap::Subcommand;
 use kiln_lab::diagnose::data_stats::{Batching, DataStats, Lengths};
 use kiln_lab::report::histogram;
-use kiln_train::checkpoint::RUN_CONFIG_FILE;
 use kiln_train::device::DeviceChoice;
 use kiln_train::files::replace_file;
 use kiln_train::logging::print::{stderr_line, stdout_line};
-use kiln_train::run::{Options, Run};
 use kiln_train::units::{counted, thousands};
 
 use super::config_args::ConfigArgs;
+use super::of_run::OfRunArgs;
 
 /// Characters of the longest bar.
 const BAR: usize = 40;
@@ -42,9 +41,8 @@ enum What {
   kiln data stats --task lm --set data.train=texts/ --packing sentences
   kiln data stats --run runs/en-it --svg lengths.svg")]
 struct StatsArgs {
-    /// Run folder whose configuration and caches are taken; --set changes single keys
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "task", "preset"])]
-    run: Option<PathBuf>,
+    #[command(flatten)]
+    of: OfRunArgs,
 
     #[command(flatten)]
     config: ConfigArgs,
@@ -55,7 +53,7 @@ struct StatsArgs {
 }
 
 pub(super) fn run(Args { what: What::Stats(args) }: Args) -> Result<()> {
-    let run = args.config.of_run(args.run, DeviceChoice::Cpu)?;
+    let run = args.config.of_run(&args.of, DeviceChoice::Cpu)?;
     let survey = run.survey_any_size(false)?;
     let stats = DataStats::of(&survey.config, &survey.data.vocabulary, &survey.cache_dir)?;
     print(&stats);
@@ -111,21 +109,4 @@ fn print_batching(batching: &Batching) {
         batching.n_shapes,
         thousands(batching.n_batches as f64)
     );
-}
-
-impl ConfigArgs {
-    /// Returns a run that is only looked at: the one in `dir`, with the keys of `--set` changed, or a new one.
-    pub(super) fn of_run(&self, dir: Option<PathBuf>, device: DeviceChoice) -> Result<Run> {
-        let mut run = match dir {
-            Some(dir) => {
-                let of_run = Run::open(&dir)?.dir().join(RUN_CONFIG_FILE);
-                let config = Self { config: Some(of_run), ..self.clone() }.load(&[], device)?;
-                Run::in_folder(dir, config)
-            }
-            // A folder that holds nothing: the token caches go into a temporary one.
-            None => Run::in_folder(PathBuf::from("runs").join(self.name()).join("not-kept"), self.load(&[], device)?),
-        };
-        run.options = Options { device, ..Options::default() };
-        Ok(run)
-    }
 }

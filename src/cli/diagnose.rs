@@ -3,7 +3,6 @@
 mod print;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -18,6 +17,7 @@ use serde_json::json;
 
 use super::config_args::ConfigArgs;
 use super::error::Usage;
+use super::of_run::OfRunArgs;
 use super::together::{DevicesArgs, Part, Role};
 
 /// Measures the parts of a training step one by one, and names the bottleneck
@@ -39,9 +39,8 @@ use super::together::{DevicesArgs, Part, Role};
   kiln diagnose --run runs/en-it --assert --max-data-share 0.02 --memory 24GiB
   kiln diagnose --run runs/en-it --devices 0,1")]
 pub(super) struct Args {
-    /// Run folder whose configuration and caches are taken; --set changes single keys
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "task", "preset"])]
-    run: Option<PathBuf>,
+    #[command(flatten)]
+    of: OfRunArgs,
 
     #[command(flatten)]
     config: ConfigArgs,
@@ -121,7 +120,7 @@ impl Args {
 
 fn measure(args: &Args, part: &Part) -> Result<()> {
     let tests = args.tests(part.link.is_some())?;
-    let mut run = args.config.of_run(args.run.clone(), part.device)?;
+    let mut run = args.config.of_run(&args.of, part.device)?;
     run.options.link.clone_from(&part.link);
     run.config().train.kernels.install();
     run.config().train.f32_products.install_in_backend();

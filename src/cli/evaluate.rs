@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use kiln_data::Packing;
 use kiln_ranks::Ranks;
-use kiln_train::config::ConfigError;
 use kiln_train::config::task::{Reads, traits_of};
 use kiln_train::dataset::text::Division;
 use kiln_train::device::DeviceChoice;
@@ -17,7 +16,7 @@ use kiln_train::logging::print::{stderr_line, stdout_line, stdout_text};
 use kiln_train::run::{Scores, Scoring, TrainedModel};
 use serde_json::{Value, json};
 
-use super::config_args::GenerateArgs;
+use super::config_args::{GenerateArgs, key_of_data};
 use super::error::Usage;
 use super::lines::one_line;
 use super::together::{DevicesArgs, Role};
@@ -37,7 +36,8 @@ use super::together::{DevicesArgs, Role};
   kiln evaluate runs/numbers
   kiln evaluate runs/en-it --data en-it.test.jsonl --beam 5
   kiln evaluate runs/lm --data test.txt
-  kiln evaluate runs/lm --data test.txt --packing sentences")]
+  kiln evaluate runs/lm --data test.txt --packing sentences
+  kiln evaluate runs/lm --data chats.jsonl --set data.text.format=chat")]
 pub(super) struct Args {
     /// Run folder, or a checkpoint's folder
     #[arg(value_name = "RUN")]
@@ -56,6 +56,11 @@ pub(super) struct Args {
     /// run's data.text.packing]
     #[arg(long, value_name = "NAME", value_parser = packing)]
     packing: Option<Packing>,
+
+    /// Reads the text in another way than the run's, for example data.corpus.source_field=en; keys of data.corpus, data.text and
+    /// data.labels; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_of_data)]
+    set: Vec<String>,
 
     #[command(flatten)]
     generate: GenerateArgs,
@@ -86,6 +91,10 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
 fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     let device = device.open()?;
     let mut run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    if args.data.is_empty() {
+        run = run.with_split_rows();
+    }
+    run.config = run.config.with_keys(&args.set)?;
     if let Some(packing) = args.packing {
         set_packing(&mut run, packing)?;
     }
@@ -142,11 +151,9 @@ fn set_packing(run: &mut TrainedModel, packing: Packing) -> Result<()> {
         return Err(Usage(text).into());
     }
 
-    let before = run.config.validate();
-    run.config.data.text.packing = packing;
-    let mut problems = run.config.validate();
-    problems.retain(|problem| !before.contains(problem));
-    if problems.is_empty() { Ok(()) } else { Err(ConfigError { problems }.into()) }
+    let name = serde_json::to_value(packing)?;
+    run.config = run.config.with_keys(&[format!("data.text.packing={name}")])?;
+    Ok(())
 }
 
 fn write_lines(path: &Path, lines: &[String]) -> Result<()> {

@@ -11,7 +11,7 @@ use kiln_train::logging::print::{results, stderr_line};
 use kiln_train::run::TrainedModel;
 use serde_json::json;
 
-use super::config_args::{DeviceArgs, GenerateArgs, checked};
+use super::config_args::{DeviceArgs, GenerateArgs, NoSetArgs, checked};
 use super::error::Usage;
 use super::lines::{Chunks, note_age, note_lacking, shell_word};
 
@@ -78,6 +78,9 @@ pub(super) struct Args {
 
     #[command(flatten)]
     generate: GenerateArgs,
+
+    #[command(flatten)]
+    _no_set: NoSetArgs,
 
     #[command(flatten)]
     device: DeviceArgs,

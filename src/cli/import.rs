@@ -68,6 +68,30 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    let out = import(args)?;
+    stdout_line!("{}", out.display());
+    Ok(())
+}
+
+/// Whether `dir` is a model folder of `transformers` and not a run.
+pub(super) fn is_model_folder(dir: &Path) -> bool {
+    dir.join(CONFIG_FILE).is_file() && !dir.join(RUN_CONFIG_FILE).is_file()
+}
+
+/// Returns the run that was imported from the model folder `dir`, or imports it now.
+pub(super) fn imported(dir: PathBuf) -> Result<PathBuf> {
+    let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+    let before = folder::default_for(name.as_deref().unwrap_or("imported"));
+    if before.join(RUN_CONFIG_FILE).is_file() {
+        stderr_line!("{}: a model folder; taking {}, which has its name", dir.display(), before.display());
+        return Ok(before);
+    }
+    stderr_line!("{}: a model folder; importing it into {}", dir.display(), before.display());
+    import(Args { dir, out: None, adapter: None, tokenizer: None, languages: Languages::default() })
+}
+
+/// Makes a run of a model folder. Returns the run's folder.
+fn import(args: Args) -> Result<PathBuf> {
     let source = Folder::open(&args.dir)?;
     let name = args.dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     let out = folder::for_import(args.out.as_deref(), name.as_deref().unwrap_or("imported"))?;
@@ -148,8 +172,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     files.sort_by(|a, b| a.name.cmp(&b.name));
     new.finish_with(&weights, &model, &files)?;
     stderr_line!("imported a {family} model of {:.1} M parameters", n_params(&model).total() as f64 / 1e6);
-    stdout_line!("{}", out.display());
-    Ok(())
+    Ok(out)
 }
 
 /// Adds the adapters or the learned prompt of peft in `dir`.

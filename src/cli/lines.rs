@@ -28,6 +28,13 @@ pub(super) fn shell_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
+/// Writes a path as one word of a shell, quoted only if necessary.
+pub(super) fn shell_path(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) { text } else { shell_word(&text) }
+}
+
 /// Says on stderr which characters of the input the vocabulary lacks, if there are any.
 pub(super) fn note_lacking(lacking: &CharacterCounts, spells_bytes: bool) {
     if let Some(note) = lacking_note(lacking, spells_bytes) {

@@ -1,7 +1,5 @@
 //! `kiln memory`: what a run needs memory for.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use kiln_lab::diagnose::ledger::{Ledger, dtype_name, entries, parse_size};
 use kiln_train::device::machine_of;
@@ -10,6 +8,7 @@ use kiln_train::run::need::Need;
 use kiln_train::units::{gib, thousands};
 
 use super::config_args::{ConfigArgs, DeviceArgs};
+use super::of_run::OfRunArgs;
 
 /// Predicts the memory of training: what for, the largest batch that fits, and what other settings would save
 ///
@@ -19,11 +18,11 @@ use super::config_args::{ConfigArgs, DeviceArgs};
 #[command(after_help = "Example:
   kiln memory --set data.train=pairs.jsonl --preset base
   kiln memory --preset gpt2-124m --task lm --memory 24GiB
-  kiln memory --run runs/en-it --measure")]
+  kiln memory --run runs/en-it --measure
+  kiln memory --from runs/llama --set data.train=texts/ --set model.lora.rank=16")]
 pub(super) struct Args {
-    /// Run folder whose configuration and caches are taken; --set changes single keys
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "task", "preset"])]
-    run: Option<PathBuf>,
+    #[command(flatten)]
+    of: OfRunArgs,
 
     #[command(flatten)]
     config: ConfigArgs,
@@ -41,7 +40,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let run = args.config.of_run(args.run, args.device.choice())?;
+    let run = args.config.of_run(&args.of, args.device.choice())?;
     let survey = run.survey_any_size(false)?;
     let (plan, config) = (&survey.plan, &survey.config);
     let need = Need { dtype: plan.dtype, n_devices: 1, checkpointing: plan.checkpointing };

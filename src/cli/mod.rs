@@ -23,6 +23,7 @@ mod import;
 mod limits;
 mod lines;
 mod memory;
+mod of_run;
 mod pool;
 mod prepare;
 mod profile;

@@ -1,15 +1,19 @@
 //! `kiln prepare`: builds the token caches of a text.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use kiln_train::config::Config;
-use kiln_train::dataset::RunData;
+use kiln_train::checkpoint::RUN_CONFIG_FILE;
+use kiln_train::config::task::TASKS;
+use kiln_train::config::{Config, Resolved, resolve};
+use kiln_train::dataset::{RunData, check_rows};
 use kiln_train::device::DeviceChoice;
 use kiln_train::logging::print::{stderr_line, stdout_line};
 use kiln_train::run::folder;
 
 use super::config_args::ConfigArgs;
+use super::error::Usage;
+use super::of_run::preset_line;
 
 /// Parses and tokenizes text into token caches
 ///
@@ -40,12 +44,23 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let mut config = args.config.load(&args.files, DeviceChoice::Auto)?;
+    let Resolved { mut config, base, notes, .. } = resolve(&args.config.sources(&args.files, DeviceChoice::Auto))?;
     config.data.direct = false; // there would be nothing to prepare
     config.data.cache_dir = args.cache.or(config.data.cache_dir);
-    let run_dir = args.run.unwrap_or_else(|| folder::default_for(&args.config.name()));
+    let run_dir = match args.run {
+        Some(dir) => dir,
+        None => folder::default_for(&args.config.run_name(&base)),
+    };
+    if config.data.cache_dir.is_none() {
+        refuse_cache_of_another(&run_dir, &config)?;
+    }
+    check_rows(&config, &config.data.train, &TASKS)?;
+
     let mut n_notes = 0;
+    let mut about_config: Vec<String> = preset_line(&base).into_iter().chain(notes).collect();
     let data = RunData::open(&config, &run_dir, None, &mut |line| {
+        // Nothing is said where nothing is to do.
+        about_config.drain(..).for_each(|note| stderr_line!("{note}"));
         n_notes += 1;
         stderr_line!("{line}");
     })?;
@@ -59,6 +74,21 @@ pub(super) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-fn cache_dir(config: &Config, run_dir: &std::path::Path) -> PathBuf {
+/// Refuses to replace the token caches of a run on other text, or with another vocabulary.
+fn refuse_cache_of_another(dir: &Path, config: &Config) -> Result<()> {
+    let Ok(run) = Config::read(&dir.join(RUN_CONFIG_FILE)) else { return Ok(()) };
+    if (&run.data.train, &run.data.valid, &run.tokenizer) == (&config.data.train, &config.data.valid, &config.tokenizer)
+    {
+        return Ok(());
+    }
+    let text = format!(
+        "{}: this folder has a run with other text or another vocabulary, whose token caches would be replaced; name another one with \
+         --run or --cache",
+        dir.display()
+    );
+    Err(Usage(text).into())
+}
+
+fn cache_dir(config: &Config, run_dir: &Path) -> PathBuf {
     config.data.cache_dir.clone().unwrap_or_else(|| run_dir.join("cache"))
 }

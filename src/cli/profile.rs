@@ -15,6 +15,7 @@ use kiln_train::logging::print::{stderr_line, stdout_line};
 use kiln_train::units::thousands;
 
 use super::config_args::ConfigArgs;
+use super::of_run::OfRunArgs;
 use super::together::{DevicesArgs, Part, Role};
 
 /// Rows of a table on the terminal.
@@ -34,9 +35,8 @@ const VERDICTS: usize = 3;
   kiln profile --run runs/lm --set train.capture=on --warm-up 20
   kiln profile --run runs/lm --devices 0,1")]
 pub(super) struct Args {
-    /// Run folder whose configuration and caches are taken; --set changes single keys
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "task", "preset"])]
-    run: Option<PathBuf>,
+    #[command(flatten)]
+    of: OfRunArgs,
 
     #[command(flatten)]
     config: ConfigArgs,
@@ -73,8 +73,8 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
 
 /// Takes the steps together with the other ranks. Rank 0 writes and speaks.
 fn profile(args: Args, part: &Part) -> Result<()> {
-    let out = args.out.or_else(|| args.run.as_ref().map(|run| run.join("profile"))).unwrap_or("profile".into());
-    let mut run = args.config.of_run(args.run, part.device)?;
+    let out = args.out.or_else(|| args.of.run.as_ref().map(|run| run.join("profile"))).unwrap_or("profile".into());
+    let mut run = args.config.of_run(&args.of, part.device)?;
     run.options.link.clone_from(&part.link);
     if part.is_first() {
         make_folder(&out)?;

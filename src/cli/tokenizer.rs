@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use kiln_data::{Example, PairCorpus, PairTokenizers, TextCorpus, TextTokenizer};
 use kiln_train::config::Config;
-use kiln_train::config::task::{Reads, traits_of};
-use kiln_train::dataset::{pairs, text};
+use kiln_train::config::task::{Reads, TASKS, traits_of};
+use kiln_train::dataset::{check_rows, pairs, text};
 use kiln_train::device::DeviceChoice;
 use kiln_train::logging::print::{stderr_line, stdout_text};
 
@@ -53,6 +53,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         )
         .into());
     }
+    check_rows(&config, &config.data.train, &TASKS)?;
     match traits_of(config.task).reads {
         Reads::Pairs => of_pairs(&config, args.out.as_deref()),
         Reads::Text => of_text(&config, args.out.as_deref()),

@@ -39,13 +39,17 @@ fn train(args: &Args, part: &Part) -> Result<()> {
         // Rank 0 looks for all; a rank that ended before it would end it.
         return finish(part);
     }
-    let (run, resume) = args.run(part.link.clone(), part.device)?;
+    let (mut run, resume) = args.run(part.link.clone(), part.device)?;
     run.config().check_figure(Transformer::FIGURES)?;
     if args.dry_run {
         dry_run::print(&run, resume, args.show_config)?;
         return finish(part);
     }
 
+    if !resume && !run.config().is_built_in_task() {
+        let note = dry_run::not_exportable(run.config());
+        run.options.notes.extend(note);
+    }
     let dir = run.dir().to_path_buf();
     let prepared = run.prepare(resume)?;
     let mut session = prepared.start(stop::on_signals()?)?;

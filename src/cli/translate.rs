@@ -12,7 +12,7 @@ use kiln_train::logging::print::results;
 use kiln_train::run::{TrainedModel, compare_use};
 use serde_json::{Value, json};
 
-use super::config_args::GenerateArgs;
+use super::config_args::{GenerateArgs, NoSetArgs};
 use super::error::Usage;
 use super::lines::{Chunks, note_age, one_line, shell_word};
 use super::together::{DevicesArgs, Role};
@@ -45,6 +45,9 @@ pub(super) struct Args {
 
     #[command(flatten)]
     generate: GenerateArgs,
+
+    #[command(flatten)]
+    _no_set: NoSetArgs,
 
     /// Prints up to N translations per line with their scores; uses N beams, unless --beam
     /// gives more

@@ -84,14 +84,16 @@ fn a_finished_run_says_how_it_trains_longer() {
 }
 
 #[test]
-fn a_key_that_is_set_twice_is_noted() {
+fn files_that_are_set_twice_add_up_and_other_keys_are_noted() {
     let place = Workplace::new();
     place.write("a.tsv", "one\tuno\n".repeat(30));
     place.write("b.tsv", "two\tdue\n".repeat(40));
     let twice = ["--set", "data.train=a.tsv", "--set", "data.train=b.tsv", "--set", "tokenizer.vocab_size=300"];
     let ran = place.run(&[&["train", "--device", "cpu", "--dry-run"], &twice[..]].concat()).ok();
-    let note = "--set data.train=b.tsv replaces --set data.train=a.tsv; several files are one list: --set data.train=a.jsonl,b.jsonl";
-    assert!(ran.stdout.contains(note), "{ran:#?}");
+    assert!(ran.stdout.contains("data: 70 pairs") && !ran.stdout.contains("replaces"), "{ran:#?}");
+    let rates = ["--set", "optim.lr=1e-3", "--set", "optim.lr=2e-3"];
+    let ran = place.run(&[&["train", "--device", "cpu", "--dry-run"], &twice[..], &rates].concat()).ok();
+    assert!(ran.stdout.contains("--set optim.lr=2e-3 replaces --set optim.lr=1e-3"), "{ran:#?}");
 }
 
 #[test]

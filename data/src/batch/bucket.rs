@@ -78,8 +78,8 @@ const ROW_MULTIPLE: usize = 8;
 
 /// Returns the rows of a full batch: as many as the budget allows, rounded down to a multiple of 8 from 8 on.
 fn full_batch(source_len: usize, target_len: usize, config: &LoaderConfig) -> usize {
-    let rows = config.batch_tokens / source_len.max(target_len);
-    if rows >= ROW_MULTIPLE { rows - rows % ROW_MULTIPLE } else { rows }
+    let rows = config.rows_of(source_len.max(target_len));
+    if rows >= ROW_MULTIPLE && config.batch_rows == 0 { rows - rows % ROW_MULTIPLE } else { rows }
 }
 
 impl Bucket {

@@ -146,7 +146,7 @@ impl<'a> ChatBlockEncoder<'a> {
     pub(super) fn encode(&mut self, block: &TextBlock) -> Result<EncodedBlock> {
         match self.corpus.config().is_preferences() {
             true => self.encode_all(block, block.preferences(), Self::ids_of_both),
-            false => self.encode_all(block, block.conversations(), Self::ids),
+            false => self.encode_all(block, block.conversations(&self.corpus.config().field), Self::ids),
         }
     }
 

@@ -10,7 +10,7 @@ use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
 use super::TokenCache;
-use crate::corpus::{CorpusInput, PairCorpus, TextCorpus, TextFile, TextFormat, mark_of_special_tokens};
+use crate::corpus::{CorpusInput, PairCorpus, TextConfig, TextCorpus, TextFile, TextFormat, mark_of_special_tokens};
 use crate::error::{Error, Result};
 use crate::files::{open_file, read_file, write_fresh};
 use crate::formats::FileFormat;
@@ -153,6 +153,9 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
     hasher.update(mark_of_special_tokens(corpus.config().split_special_tokens));
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
+    // Nothing for the default, so that caches of earlier versions stay valid.
+    let field = &corpus.config().field;
+    let named = if *field == TextConfig::default().field { "" } else { field };
 
     for TextFile { path, format, records } in corpus.text_files() {
         let name = records.map_or("", FileFormat::name);
@@ -163,7 +166,9 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
             TextFormat::Files => "file\0".into(),
             TextFormat::Lines => "lines\0".into(),
             // The limit decides which conversations are kept.
-            TextFormat::Chat => format!("chat {:?} {}\0", corpus.config().learn, corpus.config().seq_len),
+            TextFormat::Chat => {
+                format!("chat {:?} {}{named}\0", corpus.config().learn, corpus.config().seq_len)
+            }
             TextFormat::Preferences => format!("preferences {}\0", corpus.config().seq_len),
         };
 

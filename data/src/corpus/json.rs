@@ -75,6 +75,21 @@ fn malformed_json(error: serde_json::Error) -> RowProblem {
     RowProblem::Malformed(format!("not a JSON object: {text} (byte {})", error.column()))
 }
 
+/// Returns the first JSON objects of a file. Empty if it cannot be read.
+pub(super) fn first_rows(path: &Path) -> Vec<serde_json::Map<String, Value>> {
+    let mut rows = Vec::new();
+    let Ok(mut records) = FileFormat::JSON.open(path, &Wanted::all()) else { return rows };
+    let mut line = Vec::new();
+    for _ in 0..100 {
+        let Ok(Some(_)) = records.next(&mut line) else { break };
+        if let Ok(Value::Object(row)) = serde_json::from_slice(&line) {
+            rows.push(row);
+        }
+        line.clear();
+    }
+    rows
+}
+
 /// A field of a row.
 pub(super) struct NamedField {
     /// With dots for nested objects.

@@ -6,6 +6,7 @@
 
 mod json;
 mod labelled;
+mod layout;
 #[cfg(test)]
 mod matrix;
 mod ordered;
@@ -18,6 +19,7 @@ mod text;
 mod unknown;
 
 pub use labelled::{LabelConfig, Labelled, LabelledCorpus, LabelledInput};
+pub use layout::{RowReader, check_layout};
 pub(crate) use ordered::for_each_block;
 pub(crate) use pairs::{Columns, Pair, PairBlock, RowParser, length_problem};
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};

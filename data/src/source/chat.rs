@@ -72,7 +72,7 @@ impl ChatSource {
         let fill = tokenizer.special().fill();
         let is_packed = text.packing != Packing::Sentences;
         let rows = if is_packed {
-            let shape = Shape::text(loader.batch_tokens / seq_len, seq_len);
+            let shape = Shape::text(loader.rows_of(seq_len), seq_len);
             Rows::Packed { rows: packed(&cache, seq_len)?, shape }
         } else {
             Rows::Single(buckets(&cache, seq_len, loader)?)

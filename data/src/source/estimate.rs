@@ -130,7 +130,7 @@ impl BatchEstimate<'_> {
             return Ok(Buckets::new(lengths.into_iter(), (0, seq_len), self.loader)?.batches_per_epoch());
         }
         let rows = places.iter().sum::<usize>().div_ceil(seq_len);
-        Ok(rows.div_ceil((self.loader.batch_tokens / seq_len).max(1)) as u64)
+        Ok(rows.div_ceil(self.loader.rows_of(seq_len).max(1)) as u64)
     }
 
     /// Returns a number of batches that a text of `text_bytes` has at least, if it is enough: without a tokenizer.

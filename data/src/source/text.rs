@@ -114,7 +114,7 @@ impl TextSource {
         let settings = format!("{task:?} {:?} {seq_len} {format:?}", text.packing);
         let mut source = Self {
             vocab_size: tokenizer.vocab_size(),
-            rows: Rows::Packed { n_rows: 0, batch_size: loader.batch_tokens / seq_len },
+            rows: Rows::Packed { n_rows: 0, batch_size: loader.rows_of(seq_len) },
             cache,
             format,
             seq_len,

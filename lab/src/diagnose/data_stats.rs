@@ -72,6 +72,10 @@ impl DataStats {
             "data.direct = true reads the text without a token cache, whose lengths are counted here: add --set data.direct=false"
         );
         let path = cache_dir.join("train.tokens");
+        ensure!(
+            path.is_file() || config.data.labels.names.is_empty(),
+            "labelled rows have no token cache, whose lengths are counted here; kiln train --dry-run shows their classes and batches"
+        );
         let cache = TokenCache::open(&path)?;
         let rows: Vec<(usize, usize)> = (0..cache.n_rows()).map(|row| cache.row_lengths(row)).collect();
         let batchings = match cache.is_text() {

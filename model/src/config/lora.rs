@@ -24,25 +24,33 @@ impl Default for LoraConfig {
     }
 }
 
-/// A projection that an adapter can stand next to.
+/// A projection that an adapter can stand next to. The names that models of `transformers` have for it are read, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoraTarget {
     /// Queries of self- and cross-attention.
+    #[serde(alias = "q_proj", alias = "q", alias = "to_q", alias = "q_lin")]
     Query,
     /// Keys of self- and cross-attention.
+    #[serde(alias = "k_proj", alias = "k", alias = "k_lin")]
     Key,
     /// Values of self- and cross-attention.
+    #[serde(alias = "v_proj", alias = "v", alias = "v_lin")]
     Value,
     /// Queries, keys and values together: one adapter for the three, as GPT-2's `c_attn`.
+    #[serde(alias = "c_attn", alias = "query_key_value", alias = "qkv_proj")]
     Qkv,
     /// The projection after attention.
+    #[serde(alias = "o_proj", alias = "out_proj", alias = "o", alias = "out_lin")]
     Output,
     /// The gate of SwiGLU and GEGLU.
+    #[serde(alias = "gate_proj")]
     Gate,
     /// The first projection of the feed-forward layer.
+    #[serde(alias = "up_proj", alias = "fc1", alias = "c_fc", alias = "lin1", alias = "wi")]
     Up,
     /// The second projection of the feed-forward layer.
+    #[serde(alias = "down_proj", alias = "fc2", alias = "lin2")]
     Down,
 }
 

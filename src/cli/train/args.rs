@@ -5,19 +5,17 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use kiln_ranks::Link;
 use kiln_train::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
-use kiln_train::config::task::{TASKS, traits_of};
-use kiln_train::config::{
-    Base, Chosen, Config, ConfigError, DecayEnd, MANY_EPOCHS, Resolved, Shortened, Sources, resolve,
-};
+use kiln_train::config::{Base, Config, ConfigError, Resolved, Sources, resolve};
 use kiln_train::device::DeviceChoice;
 use kiln_train::run::{Options, Run, RunError, TrainedModel, folder};
-use kiln_train::units::thousands;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cli::config_args::ConfigArgs;
 use crate::cli::error::Usage;
-use crate::cli::lines::shell_word;
+use crate::cli::import::{imported, is_model_folder};
+use crate::cli::lines::{shell_path, shell_word};
+use crate::cli::of_run::{base_of, preset_line};
 use crate::cli::together::DevicesArgs;
 
 /// Trains a Transformer
@@ -33,6 +31,7 @@ use crate::cli::together::DevicesArgs;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kiln train
+  kiln train pairs.tsv
   kiln train --preset base --set data.train=en-it.train.jsonl --set data.valid=en-it.dev.jsonl --run runs/en-it
   kiln train --task lm --set data.train=train.txt --set data.valid=dev.txt --run runs/lm
   kiln train --preset bert-small --set data.train=texts/ --set data.valid=dev.txt
@@ -42,6 +41,10 @@ use crate::cli::together::DevicesArgs;
   kiln train --run runs/en-it --resume
   kiln train --run runs/en-it --resume --set train.steps=9000")]
 pub(in crate::cli) struct Args {
+    /// Training text, as data.train names it
+    #[arg(value_name = "FILE", value_parser = not_a_run)]
+    files: Vec<PathBuf>,
+
     #[command(flatten)]
     config: ConfigArgs,
 
@@ -54,10 +57,11 @@ pub(in crate::cli) struct Args {
     /// over N steps
     ///
     /// `--resume auto` continues the run if there is one and starts it otherwise, as launchers want that start a job again
-    #[arg(long, value_name = "auto", num_args = 0..=1, default_missing_value = "run", hide_possible_values = true)]
+    #[arg(long, value_name = "auto", num_args = 0..=1, default_missing_value = "run", value_parser = resume_of)]
     resume: Option<Resume>,
 
-    /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained. The
+    /// Starts from the weights, the vocabulary and the configuration of another run: imported, averaged or trained, with a lower
+    /// learning rate (optim.lr). A model folder of transformers is imported into runs/ first. The
     /// weights are validated before the first step. With --task classification or tagging, the encoder of that run gets
     /// a new head
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
@@ -105,12 +109,36 @@ pub(in crate::cli) struct Args {
 }
 
 /// The value of `--resume`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resume {
     /// There must be a run.
     Run,
     /// Continues the run if there is one.
     Auto,
+}
+
+/// Reads the value of `--resume`: a folder belongs to `--run`.
+fn resume_of(text: &str) -> Result<Resume, String> {
+    match text {
+        "run" => Ok(Resume::Run),
+        "auto" => Ok(Resume::Auto),
+        other => Err(format!(
+            "--resume takes auto or nothing, and the run is named apart: --run {} --resume",
+            shell_path(Path::new(other))
+        )),
+    }
+}
+
+/// Reads the name of a text, and refuses a run folder.
+fn not_a_run(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let (is_run, word) = (path.join(RUN_CONFIG_FILE).is_file(), shell_path(&path));
+    match is_run {
+        true => {
+            Err(format!("this is a run and not text: --run {word} --resume continues it, --from {word} starts from it"))
+        }
+        false => Ok(path),
+    }
 }
 
 impl Args {
@@ -123,12 +151,18 @@ impl Args {
                         single keys with --set";
             return Err(Usage(text.into()).into());
         }
-        let from = self.from.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
+        if self.resume.is_some() && preset.is_some() {
+            let text = "--resume continues the run with its own configuration, so --preset has no place; change single keys with --set";
+            return Err(Usage(text.into()).into());
+        }
         // Rank 0 is alone in a dry run.
         let ranks = link.as_ref().filter(|_| !self.dry_run);
+        let origin = of_first(ranks, || self.origin())?;
+        let from = origin.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
         let continued = of_first(ranks, || self.run_to_continue())?;
 
         let mut config = self.config.clone();
+        let mut allow = self.allow.clone();
         let base = if let Some(dir) = &continued {
             let of_run = dir.join(RUN_CONFIG_FILE);
             let only_keys = config.config.is_none() && config.task.is_none();
@@ -138,7 +172,13 @@ impl Args {
             // Another configuration keeps what the run has chosen.
             match Config::file(&of_run).validate() {
                 // As the checkpoint has it: a key that is unset there has no value, whatever the preset of the task says.
-                Ok(_) => Some(Config::read(&of_run)?),
+                Ok(_) => {
+                    let saved = Config::read(&of_run)?;
+                    let shorter = shorter_warmup(&config.set, &saved);
+                    allow.extend(shorter.iter().map(|_| "optim.warmup_steps".to_owned()));
+                    config.set.extend(shorter);
+                    Some(saved)
+                }
                 Err(problems) if config.config.as_ref() == Some(&of_run) => return Err(or_its_copy(problems, dir)?),
                 Err(_) => None,
             }
@@ -149,7 +189,8 @@ impl Args {
             }
             base
         };
-        let Resolved { config, base, notes, .. } = resolve(&Sources { base, ..config.sources(&[], device) })?;
+        let Resolved { config, base, notes, .. } =
+            resolve(&Sources { base, fine_tunes: from.is_some(), ..config.sources(&self.files, device) })?;
         if let Some(from) = &from {
             self.check_vocabulary(from, &config)?;
         }
@@ -160,25 +201,32 @@ impl Args {
             None => of_first(ranks, || self.new_folder(&base))?,
         };
 
-        // Naming the key is enough to train longer.
-        let mut allow = self.allow.clone();
-        if resume && self.config.set.iter().any(|set| set.trim_start().starts_with("train.steps=")) {
-            allow.push("train.steps".into());
+        if resume {
+            allow.extend(self.allowed_by_length());
         }
 
+        let of_origin = from.as_ref().and_then(|from| valid_of_origin(from, &config));
         let mut run = Run::in_folder(dir, config);
         run.options = Options {
             device,
             from,
             new_vocabulary: self.new_vocabulary,
             allow,
-            notes: preset_line(&base).into_iter().chain(notes).collect(),
+            notes: preset_line(&base).into_iter().chain(notes).chain(of_origin).collect(),
             auto_micro_batch: self.auto_micro_batch,
             reference_operators: self.reference_operators,
             console: !self.quiet,
             link,
         };
         Ok((run, resume))
+    }
+
+    /// Returns the keys that may differ from the checkpoint because the length of the run is set: naming it is enough to train longer.
+    fn allowed_by_length(&self) -> Vec<String> {
+        let sets = |key: &str| self.config.set.iter().any(|set| set.trim_start().starts_with(key));
+        let (length, warmup) = (sets("train.steps=") || sets("train.epochs="), sets("optim.warmup_steps="));
+        let keys = [("train.steps", length), ("optim.warmup_steps", length && !warmup)]; // the warm-up may follow the steps
+        keys.into_iter().filter(|(_, may)| *may).map(|(key, _)| key.to_owned()).collect()
     }
 
     /// Refuses settings of a tokenizer that would do nothing, and new rows that would never be trained.
@@ -201,6 +249,23 @@ impl Args {
         Ok(())
     }
 
+    /// Returns the run of `--from`. A model folder of `transformers` is imported first.
+    fn origin(&self) -> Result<Option<PathBuf>> {
+        let Some(from) = &self.from else { return Ok(None) };
+        if !is_model_folder(from) {
+            return Ok(Some(from.clone()));
+        }
+        if self.dry_run {
+            let command = format!("kiln import {}", shell_path(from));
+            let text = format!(
+                "{}: a model folder of transformers; a dry run leaves nothing behind, so import it first: {command}",
+                from.display()
+            );
+            return Err(Usage(text).into());
+        }
+        imported(from.clone()).map(Some)
+    }
+
     /// Returns the folder of the run to continue; `None` for a new run.
     fn run_to_continue(&self) -> Result<Option<PathBuf>> {
         let Some(wanted) = self.resume else { return Ok(None) };
@@ -215,30 +280,39 @@ impl Args {
     fn new_folder(&self, base: &Base) -> Result<PathBuf> {
         let named = self.run.as_deref();
         if let Some(path) = &self.from {
+            // Not next to a model folder, which is not a run.
+            let path = if is_model_folder(path) {
+                &folder::default_for(&path.file_name().unwrap_or_default().to_string_lossy())
+            } else {
+                path
+            };
             return Ok(folder::for_result(named, path, "tuned", "--run")?);
         }
 
-        let preset = || base.preset().map(|preset| preset.to_string());
-        let name = self.config.given_name().or_else(preset).unwrap_or_else(|| self.config.name());
+        let name = self.config.run_name(base);
         // A dry run shows the data also where a run of this name exists.
         let must_be_new = named.is_some() || !(self.config.is_empty() || self.dry_run);
         Ok(folder::for_new_run(named, &name, must_be_new)?)
     }
 }
 
-/// Returns the configuration that a run from `run` starts with. With a `task`, its encoder gets a head for classes.
-fn base_of(run: &TrainedModel, task: Option<&str>) -> Result<Config> {
-    let mut config = run.config.clone();
-    config.optim.decay_end = DecayEnd::AfterLastStep; // this is a new run, whatever its origin did
-    let Some(name) = task else { return Ok(config) };
-    // An unknown name is reported with the other mistakes of the configuration.
-    let Some(task) = TASKS.into_iter().find(|task| traits_of(*task).name == name) else {
-        return Ok(config);
+/// Says that new text is validated on the text of the run that it starts from.
+fn valid_of_origin(from: &TrainedModel, config: &Config) -> Option<String> {
+    let [before, now] = [&from.config.data, &config.data];
+    let is_taken = before.train != now.train && before.valid == now.valid && !now.valid.is_empty();
+    let files = || now.valid.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
+    is_taken.then(|| format!("--from: validated on {}, the text of that run (data.valid names another one)", files()))
+}
+
+/// Returns the `--set` that gives a resumed run a warm-up which fits `train.steps` of `set`, if the one that it has does not fit.
+fn shorter_warmup(set: &[String], saved: &Config) -> Option<String> {
+    let value = |key: &str| {
+        let given = set.iter().rev().filter_map(|set| set.split_once('=')).find(|(given, _)| given.trim() == key);
+        given.map(|(_, value)| value.trim().to_owned())
     };
-    if task == run.config.task && traits_of(task).classes.is_none() {
-        return Ok(config);
-    }
-    config.fine_tuned(&run.model, task).map_err(|problem| Usage(problem).into())
+    let steps: u64 = value("train.steps")?.parse().ok()?;
+    let fits = steps == 0 || saved.optim.warmup_steps < steps || value("optim.warmup_steps").is_some();
+    (!fits).then(|| format!("optim.warmup_steps={}", steps / 10))
 }
 
 /// Returns what rank 0 has chosen.
@@ -263,21 +337,4 @@ fn or_its_copy(problems: ConfigError, dir: &Path) -> Result<anyhow::Error> {
          {restored}"
     );
     Ok(anyhow::Error::from(problems).context(text))
-}
-
-/// Says which preset the configuration starts from, and why.
-fn preset_line(base: &Base) -> Option<String> {
-    match base {
-        Base::Named(preset) => Some(format!("preset {preset}")),
-        Base::Chosen(Chosen { preset, why, shortened: None }) => {
-            Some(format!("preset {preset}, for {why} (--preset NAME takes another)"))
-        }
-        Base::Chosen(Chosen { preset, why, shortened: Some(Shortened { from, to }) }) => Some(format!(
-            "preset {preset}, for {why}, with {} of its {} steps: at most {MANY_EPOCHS} epochs (--preset NAME and \
-             train.steps decide otherwise)",
-            thousands(*to as f64),
-            thousands(*from as f64)
-        )),
-        Base::Run => None,
-    }
 }

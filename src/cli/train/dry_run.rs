@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use kiln_data::{HostBatch, Loader, LoaderConfig, Position, TextTokenizer};
+use kiln_data::{HostBatch, Loader, LoaderConfig, Packing, Position, TextTokenizer};
 use kiln_model::flops::{TrainBytes, n_params};
 use kiln_model::hf::{HfError, export_family};
 use kiln_train::config::Config;
@@ -21,8 +21,10 @@ const N_TOKENS: usize = 40;
 /// Prints a summary of the run. With `show_config` it is a comment in front of the configuration, so that the output is a
 /// configuration file.
 pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
+    run.refuse_other_rows(resume)?;
     run.refuse_random_weights()?;
     let survey = run.survey(resume)?;
+    let about_start = if resume { Vec::new() } else { run.check_start(&survey)? };
     let (config, data, plan) = (&survey.config, &survey.data, &survey.plan);
 
     let mut summary = run.options.notes.join("\n");
@@ -38,9 +40,16 @@ pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
     let precision = format!("{:?}", plan.dtype).to_lowercase();
     writeln!(summary, "run folder {}, device {}, precision {precision}", run.dir().display(), plan.device)?;
     writeln!(summary, "{}", parameters(config))?;
+    for line in about_start {
+        writeln!(summary, "{line}")?;
+    }
     writeln!(summary, "{}: {}", plan.memory_line(), parts(&plan.bytes))?;
     writeln!(summary, "{}", export(config))?;
     batches(config, data, survey.position, &mut summary)?;
+    let config = survey.config.clone();
+    if !resume && let Some(time) = run.time_ahead(survey)? {
+        writeln!(summary, "time: {time}")?;
+    }
 
     match show_config {
         true => {
@@ -72,6 +81,16 @@ fn parameters(config: &Config) -> String {
     format!("{} parameters: {}", thousands(params.total() as f64), parts.join(", "))
 }
 
+/// Says before a training that its model cannot be exported, and what would change that.
+pub(super) fn not_exportable(config: &Config) -> Option<String> {
+    match export_family(&config.model) {
+        Err(HfError::NotExpressible { family, problems }) => {
+            Some(format!("kiln export will not be possible; the nearest family is {family}: {}", problems.join("; ")))
+        }
+        _ => None,
+    }
+}
+
 /// Says as which family the model can be exported, or why it cannot.
 fn export(config: &Config) -> String {
     match export_family(&config.model) {
@@ -90,13 +109,14 @@ fn batches(config: &Config, data: &RunData, position: Position, summary: &mut St
     let shapes = loader.shapes().map_or(String::new(), |shapes| format!(" of {} shapes", shapes.len()));
     writeln!(summary, "{} batches per epoch{shapes}", thousands(loader.batches_per_epoch() as f64))?;
 
+    let is_packed = data.labels.is_empty() && config.data.text.packing != Packing::Sentences;
     let mut example = None;
     for number in 1..=N_BATCHES {
         let batch = loader.next_batch()?;
         writeln!(summary, "batch {number}: {} tokens, padding {:.0}%", batch.shape(), 100.0 * batch.padding_ratio())?;
         example = example.or_else(|| match data.vocabulary.text() {
             Some(tokenizer) if config.data.text.is_chat() => Some(first_conversations(&batch, tokenizer)),
-            _ => Some(first_row(&batch, &data.vocabulary)),
+            _ => Some(first_row(&batch, &data.vocabulary, is_packed)),
         });
         loader.recycle(batch);
     }
@@ -121,7 +141,7 @@ fn first_conversations(batch: &HostBatch, tokenizer: &TextTokenizer) -> Vec<Stri
 }
 
 /// Describes the first row of a batch: text, and the tokens that the model sees.
-fn first_row(batch: &HostBatch, vocabulary: &Vocabulary) -> Vec<String> {
+fn first_row(batch: &HostBatch, vocabulary: &Vocabulary, is_packed: bool) -> Vec<String> {
     let ids = |row: &[i32]| -> Vec<u32> { row.iter().map(|id| *id as u32).collect() };
 
     match vocabulary {
@@ -141,7 +161,10 @@ fn first_row(batch: &HostBatch, vocabulary: &Vocabulary) -> Vec<String> {
             let mut row = ids(&batch.target_input()[..batch.target_len]);
             row.truncate(N_TOKENS);
             vec![
-                "a row of the training data, which may begin anywhere in a text:".to_owned(),
+                match is_packed {
+                    true => "a row of the training data, which may begin anywhere in a text:".to_owned(),
+                    false => "a row of the training data:".to_owned(),
+                },
                 format!("  text: {}", one_line(&decode(&row))),
                 format!("    {}", tokens(&row, decode)),
             ]

@@ -15,7 +15,7 @@ use kiln_train::train::Outcome;
 use kiln_train::units::{duration, thousands};
 
 use super::sample::TextSample;
-use crate::cli::lines::one_line;
+use crate::cli::lines::{one_line, shell_path};
 
 /// Translations shown after the last step.
 const N_SAMPLES: usize = 3;
@@ -50,7 +50,7 @@ pub(super) fn stopped(outcome: &Outcome, dir: &Path, devices: Option<&str>) -> S
         None => format!("stopped at step {}, which is saved", outcome.step),
     };
     let devices = devices.map_or(String::new(), |list| format!(" --devices {list}"));
-    format!("{what}; continue with: {} train --run {} --resume{devices}", program(), dir.display())
+    format!("{what}; continue with: {} train --run {} --resume{devices}", program(), shell_path(dir))
 }
 
 /// Prints scores and samples of a trained model, and the next command.
@@ -137,14 +137,14 @@ fn next_command(task: Task, samples: &[(usize, Example)], prompt: Option<&str>, 
         Reads::Pairs => next_input(samples),
         Reads::Text => prompt.filter(|prompt| !prompt.contains('\'')).unwrap_or(placeholder),
     };
-    let command = traits.next.replace("{program}", &program()).replace("{run}", &dir.display().to_string());
+    let command = traits.next.replace("{program}", &program()).replace("{run}", &shell_path(dir));
     command.replace("{input}", input)
 }
 
 /// Returns the command that talks with a model that learned conversations.
 fn chat_command(question: Option<&str>, dir: &Path) -> String {
     let question = question.filter(|text| !text.contains(['\'', '\n']) && text.chars().count() <= MOST_CHARACTERS);
-    format!("echo '{}' | {} chat {}", question.unwrap_or("..."), program(), dir.display())
+    format!("echo '{}' | {} chat {}", question.unwrap_or("..."), program(), shell_path(dir))
 }
 
 /// Returns the shortest source that the model should be able to translate, as one shell word.
@@ -163,7 +163,7 @@ fn cut(text: &str) -> String {
 
 /// Returns the name that this program was called by.
 fn program() -> String {
-    std::env::args().next().unwrap_or_else(|| "kiln".into())
+    std::env::args().next().map_or_else(|| "kiln".into(), |name| shell_path(Path::new(&name)))
 }
 
 #[cfg(test)]
@@ -208,6 +208,8 @@ mod tests {
         let masked = |prompt| next_command(Task::Mlm, &[], prompt, Path::new("runs/mlm"));
         assert!(masked(Some("It [MASK] late")).ends_with("fill runs/mlm 'It [MASK] late'"));
         assert!(masked(None).ends_with("fill runs/mlm '... [MASK] ...'"));
+        let spaced = next_command(Task::Lm, &[], None, Path::new("runs/my lm"));
+        assert!(spaced.ends_with("generate 'runs/my lm' --prompt '...'"), "{spaced}");
         let chat = |question| chat_command(question, Path::new("runs/chat"));
         assert!(chat(Some("Who?")).starts_with("echo 'Who?' | ") && chat(Some("Who?")).ends_with(" chat runs/chat"));
         assert!(chat(Some("Who's there?")).starts_with("echo '...'") && chat(None).starts_with("echo '...'"));

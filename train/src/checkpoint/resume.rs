@@ -72,7 +72,7 @@ fn remedy(differences: &[Difference]) -> String {
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 26] = [
+const FREE: [&str; 27] = [
     // A resumed run keeps its own.
     "optim.decay_end",
     "data.train",
@@ -83,6 +83,8 @@ const FREE: [&str; 26] = [
     "tokenizer",
     "loader.num_workers",
     "loader.prefetch_factor",
+    // What it means is in the number of steps.
+    "train.epochs",
     "train.max_minutes",
     "train.log_every",
     "train.validate_every",
@@ -143,9 +145,11 @@ pub fn find_resume(
         }
     }
 
+    let skipped: Vec<String> = damaged.iter().map(|error| format!("skipped a damaged checkpoint: {error}")).collect();
     differences.retain(|difference| !allowed.iter().any(|allowed| is_within(&difference.field, allowed)));
     if !differences.is_empty() {
-        return Err(NotTheSameRun { path, differences }.into());
+        let error = anyhow::Error::new(NotTheSameRun { path, differences });
+        return Err(if skipped.is_empty() { error } else { error.context(skipped.join("\n")) });
     }
     Ok(Resume { path, snapshot, damaged })
 }

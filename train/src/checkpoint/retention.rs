@@ -82,6 +82,16 @@ impl Checkpoints {
         }
     }
 
+    /// Lets `best` name the weights that the run began with. Returns whether they are here.
+    ///
+    /// # Errors
+    /// If the pointer cannot be written.
+    pub fn point_to_start(&self) -> Result<bool, CheckpointError> {
+        let start = folder_name(0);
+        self.set(Pointer::Best, &start)?;
+        Ok(self.dir().join(start).is_dir())
+    }
+
     /// Lets `best` name what `snapshot` knows as the best checkpoint, if it is still there.
     pub(super) fn point_to_best(&self, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         match &snapshot.state.best {

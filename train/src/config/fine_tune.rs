@@ -3,7 +3,7 @@
 use kiln_model::{Architecture, ClassHead, TransformerConfig};
 
 use super::task::{Classes, traits_of};
-use super::{Config, Preset, Task};
+use super::{Config, Preset, Schedule, Task};
 
 /// The longest rows in tokens, unless `data.text.seq_len` says otherwise: decoders have up to 131,072 positions.
 const LONGEST_ROW: usize = 1024;
@@ -71,6 +71,32 @@ fn with_head(model: &TransformerConfig, classes: Classes) -> TransformerConfig {
     }
 }
 
+/// Factor of the learning rate of adapters: they begin at zero, and the weights next to them stay.
+const ADAPTERS: f64 = 10.0;
+
+impl Config {
+    /// Lowers the learning rate, unless it is set, to one for trained weights. Returns a sentence about it. A rate of random weights
+    /// undoes in a few steps what trained ones have learned.
+    pub(super) fn take_fine_tuning_rate(&mut self, is_set: &dyn Fn(&str) -> bool) -> Option<String> {
+        // The prompt begins with random vectors, and `noam` has no peak to lower.
+        if is_set("optim.lr") || self.model.prompt_tokens > 0 || self.optim.schedule == Schedule::Noam {
+            return None;
+        }
+        let (factor, what) = if self.model.has_adapters() { (ADAPTERS, "adapters") } else { (1.0, "trained weights") };
+        let rate = factor * RATE_BY_WIDTH / self.model.d_model.max(1) as f64;
+        let rate = format!("{rate:.1e}").parse().unwrap_or(rate);
+        let before = self.optim.lr;
+        self.optim.lr = rate.min(before);
+        let text = || {
+            format!(
+                "optim.lr {}, a rate for {what}, instead of {before} (--set optim.lr=... decides otherwise)",
+                self.optim.lr
+            )
+        };
+        (self.optim.lr < before).then(text)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +117,20 @@ mod tests {
         let tags = of_run.fine_tuned(&roberta, Task::Tagging).expect("an encoder");
         assert_eq!(tags.model.class_head, ClassHead::Tokens);
         assert_eq!(tags.validate(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn trained_weights_get_a_lower_rate_unless_it_is_set() {
+        let mut config = presets::tiny();
+        let before = config.optim.lr;
+        assert_eq!(config.take_fine_tuning_rate(&|key| key == "optim.lr"), None);
+        let note = config.take_fine_tuning_rate(&|_| false).expect("lower");
+        assert!(config.optim.lr < before / 4.0 && note.contains("optim.lr"), "{note}");
+        assert_eq!(config.take_fine_tuning_rate(&|_| false), None, "low already");
+        let mut adapted = presets::llama_1b();
+        adapted.model.lora.rank = 8;
+        adapted.take_fine_tuning_rate(&|_| false);
+        assert!((1e-4..4e-4).contains(&adapted.optim.lr), "{}", adapted.optim.lr);
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Shortened {
 /// Lowers the default number of steps to [`MANY_EPOCHS`] passes over the text, if it is higher. Warm-up, validations and
 /// checkpoints come earlier in proportion. Changes only keys that are not set, in `config` and in the defaults `base`.
 pub(super) fn shorten(config: &mut Config, base: &mut Config, is_set: &dyn Fn(&str) -> bool) -> Option<Shortened> {
-    if config.is_built_in_task() || is_set("train.steps") {
+    if config.is_built_in_task() || is_set("train.steps") || config.train.epochs > 0.0 {
         return None;
     }
     // Estimated with the settings that will be used. Mistakes are reported elsewhere.

@@ -1,6 +1,32 @@
 //! Checks the loss scale of fp16.
 
-use super::LossScaleConfig;
+use serde::{Deserialize, Serialize};
+
+/// Dynamic loss scaling, as in `torch.amp.GradScaler`. Only `precision = "fp16"` uses it.
+///
+/// The optimizer multiplies the mean loss by the scale before the backward pass and divides the gradients by it afterwards.
+/// After an overflow it skips the update, which moves neither the schedule nor Adam's step count, and lowers the scale. After
+/// many steps without an overflow it raises the scale.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LossScaleConfig {
+    /// First scale.
+    pub init: f32,
+    /// Factor when the scale is raised, at least 1.
+    pub growth_factor: f32,
+    /// Factor after an overflow, in (0, 1).
+    pub backoff_factor: f32,
+    /// Consecutive steps without an overflow before the scale is raised.
+    pub growth_interval: u32,
+    /// Lowest scale. If gradients overflow even here, the run stops and names the parameters.
+    pub floor: f32,
+}
+
+impl Default for LossScaleConfig {
+    fn default() -> Self {
+        Self { init: 65536.0, growth_factor: 2.0, backoff_factor: 0.5, growth_interval: 2000, floor: 1.0 }
+    }
+}
 
 impl LossScaleConfig {
     pub(super) fn validate(&self, problems: &mut Vec<String>) {

@@ -8,6 +8,7 @@ mod builder;
 mod chat;
 mod device;
 mod ending;
+mod epochs;
 mod fine_tune;
 mod freeze;
 mod generate;
@@ -20,6 +21,7 @@ mod paths;
 pub mod presets;
 mod prompt;
 mod reference;
+mod spelling;
 mod suggest;
 #[doc(hidden)]
 pub mod task;
@@ -41,6 +43,7 @@ pub use kiln_data::Task;
 #[doc(hidden)]
 pub use length::MANY_EPOCHS;
 pub use length::Shortened;
+pub use loss_scale::LossScaleConfig;
 pub use machine::{Base, Chosen, Machine};
 pub use overrides::{ConfigError, Resolved, Sources, load, resolve};
 pub use presets::Preset;
@@ -78,6 +81,9 @@ pub struct DataConfig {
     pub train: Vec<PathBuf>,
     /// Validation text. Empty: none (the built-in task brings its own).
     pub valid: Vec<PathBuf>,
+    /// Rows of `train` that become validation text, if `valid` is empty: their number, or a fraction below 1. A hash of each row
+    /// chooses them, so that a row stays where it is. 0: none.
+    pub split: f64,
     /// Folder of the token caches. Unset: `cache/` in the run folder.
     pub cache_dir: Option<PathBuf>,
     /// Pairs: format, names of fields, limits in tokens, tolerated fraction of bad rows.
@@ -110,6 +116,8 @@ pub struct OptimConfig {
     pub schedule: Schedule,
     /// Steps of linear warm-up from 0.
     pub warmup_steps: u64,
+    /// Steps of warm-up as a fraction of `train.steps`, in [0, 1), in place of `warmup_steps`. 0: `warmup_steps` counts.
+    pub warmup_ratio: f64,
     /// Final learning rate as a fraction of `lr` (cosine, linear, warmup_stable_decay).
     pub min_lr_ratio: f64,
     /// Fraction of `train.steps` spent decaying at the end (warmup_stable_decay only), in (0, 1].
@@ -162,6 +170,8 @@ impl DecayEnd {
 pub struct TrainConfig {
     /// Optimizer steps, absolute: a resumed run stops at the same step.
     pub steps: u64,
+    /// Passes over the training data, in place of `steps`. 0: `steps` counts.
+    pub epochs: f64,
     /// The optimizer: `adamw`; or `muon`, which updates weight matrices of layers by Muon, and tables, heads and vectors by AdamW.
     pub optimizer: OptimizerChoice,
     /// Patterns of parameters that are not trained, by whole names of their paths (`decoder.layers.0`, `*embedding*`); `*` stands for
@@ -242,26 +252,6 @@ pub struct TrainConfig {
     pub loss_scale: LossScaleConfig,
 }
 
-/// Dynamic loss scaling, as in `torch.amp.GradScaler`. Only `precision = "fp16"` uses it.
-///
-/// The optimizer multiplies the mean loss by the scale before the backward pass and divides the gradients by it afterwards.
-/// After an overflow it skips the update, which moves neither the schedule nor Adam's step count, and lowers the scale. After
-/// many steps without an overflow it raises the scale.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LossScaleConfig {
-    /// First scale.
-    pub init: f32,
-    /// Factor when the scale is raised, at least 1.
-    pub growth_factor: f32,
-    /// Factor after an overflow, in (0, 1).
-    pub backoff_factor: f32,
-    /// Consecutive steps without an overflow before the scale is raised.
-    pub growth_interval: u32,
-    /// Lowest scale. If gradients overflow even here, the run stops and names the parameters.
-    pub floor: f32,
-}
-
 /// The optimizer of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -300,6 +290,7 @@ impl Default for OptimConfig {
             max_grad_norm: 1.0,
             schedule: Schedule::Cosine,
             warmup_steps: 800,
+            warmup_ratio: 0.0,
             min_lr_ratio: 0.0,
             decay_fraction: 0.1,
             decay_end: DecayEnd::AfterLastStep,
@@ -313,6 +304,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             steps: 6000,
+            epochs: 0.0,
             optimizer: OptimizerChoice::Adamw,
             freeze: Vec::new(),
             max_minutes: 0.0,
@@ -347,12 +339,6 @@ impl Default for TrainConfig {
             max_non_finite_steps: 10,
             loss_scale: LossScaleConfig::default(),
         }
-    }
-}
-
-impl Default for LossScaleConfig {
-    fn default() -> Self {
-        Self { init: 65536.0, growth_factor: 2.0, backoff_factor: 0.5, growth_interval: 2000, floor: 1.0 }
     }
 }
 

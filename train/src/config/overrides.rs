@@ -5,7 +5,11 @@
 
 mod dotted;
 mod epochs;
+mod file_paths;
+mod keys;
 mod lines;
+mod lists;
+mod mistakes;
 mod other_names;
 mod sources;
 mod syntax;
@@ -21,13 +25,14 @@ use toml::{Table, Value};
 pub(super) use dotted::lookup;
 use dotted::{insert, key_offsets, leaves, remove};
 use lines::in_a_file;
-use other_names::OTHER_NAMES;
+use lists::{FILES, listed, with_all_targets};
+use mistakes::explain;
 pub use sources::{ConfigError, Resolved, Sources};
 
 use super::give_way::give_way;
 use super::length::shorten;
 use super::machine::{Base, Machine, choose, too_large};
-use super::suggest::{did_you_mean, nearest};
+use super::spelling::spell;
 use super::{Config, Preset, paths};
 
 /// Merges the layers and validates the result.
@@ -62,13 +67,21 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, ConfigError> {
     let is_set = |key: &str| {
         set.contains_key(key) || has_weights && (key.starts_with("model.") || key.starts_with("tokenizer."))
     };
+    let mut spelled = None;
     if let (Some(config), Base::Chosen(chosen), Some(_)) = (&mut config, &mut origin, sources.machine)
         && layers.problems.is_empty()
     {
+        spelled = spell(config, &mut base, &is_set);
         chosen.shortened = shorten(config, &mut base, &is_set);
     }
     let mut notes = std::mem::take(&mut layers.notes);
+    notes.extend(spelled);
     notes.extend(config.as_mut().map_or(Vec::new(), |config| give_way(config, &base, &is_set)));
+
+    layers.choose_length(config.as_mut());
+    if sources.fine_tunes {
+        notes.extend(config.as_mut().and_then(|config| config.take_fine_tuning_rate(&is_set)));
+    }
 
     let machine = sources.machine.filter(|_| !sources.only_shown);
     for problem in config.iter().flat_map(|config| problems(config, machine, &is_set)) {
@@ -143,6 +156,10 @@ impl Layers {
         let place = |line: usize| Origin { line, text: format!("{}:{line}", path.display()) };
         let whole = Origin { line: 0, text: path.display().to_string() };
         self.file_is_broken = true;
+        if path.is_dir() {
+            let text = "is a folder; name a TOML file, or continue or copy a run with kiln train --run RUN --resume or --from RUN";
+            return self.report(Some(&whole), text.into());
+        }
         let text = match read_file(path).map(String::from_utf8) {
             Ok(Ok(text)) => text,
             Ok(Err(error)) => {
@@ -178,7 +195,12 @@ impl Layers {
                 return self.report(Some(&place), format!("this is not TOML: {}", error.message()));
             }
         };
-        leaves(&table, "", &mut self.given);
+        let mut given = Vec::new();
+        leaves(&table, "", &mut given);
+        self.given.extend(given.into_iter().map(|(key, value)| {
+            let value = file_paths::relative_to(path, &key, value);
+            (key, value)
+        }));
         self.file_is_broken = false;
     }
 
@@ -197,12 +219,13 @@ impl Layers {
         let value = parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| Value::String(text.into()));
         let text = origin.text.clone();
         if let Some(before) = self.origins.insert(key.into(), origin).filter(|before| before.line == usize::MAX) {
-            let list = if ["data.train", "data.valid"].contains(&key) {
-                format!("; several files are one list: --set {key}=a.jsonl,b.jsonl")
-            } else {
-                String::new()
-            };
-            self.notes.push(format!("{text} replaces {}{list}", before.text));
+            let earlier = self.given.iter_mut().rev().find(|(given, _)| given == key).map(|(_, value)| value);
+            if let (Some(earlier), true) = (earlier, FILES.contains(&key)) {
+                let (first, more) = (listed(key, earlier.clone()), listed(key, value));
+                *earlier = Value::Array([first, more].concat());
+                return;
+            }
+            self.notes.push(format!("{text} replaces {}", before.text));
         }
         self.given.push((key.into(), value));
     }
@@ -246,7 +269,8 @@ impl Layers {
 
         let mut table = preset.clone();
         for (key, value) in self.given.clone() {
-            let value = fitting(value, lookup(&preset, &key), self.origins.get(&key));
+            let value = fitting(&key, value, lookup(&preset, &key), self.origins.get(&key));
+            let value = with_all_targets(&key, value, &preset);
             insert(&mut table, &key, value);
         }
 
@@ -300,10 +324,10 @@ fn key_of(segment: &Segment) -> Option<&str> {
 }
 
 /// Converts a value to the type of the preset's value: one string to a list, and digits of a `--set` to text.
-fn fitting(value: Value, before: Option<&Value>, origin: Option<&Origin>) -> Value {
+fn fitting(key: &str, value: Value, before: Option<&Value>, origin: Option<&Origin>) -> Value {
     let from_command_line = origin.and_then(|origin| origin.text.strip_prefix("--set "));
     match (before, value, from_command_line) {
-        (Some(Value::Array(_)), value @ Value::String(_), _) => Value::Array(vec![value]),
+        (Some(Value::Array(_)), Value::String(text), _) => Value::Array(listed(key, text.into())),
         (Some(Value::String(_)), value, Some(assignment)) if !value.is_str() => {
             let text = assignment.split_once('=').map_or(assignment, |(_, text)| text);
             Value::String(text.trim().into())
@@ -315,81 +339,6 @@ fn fitting(value: Value, before: Option<&Value>, origin: Option<&Origin>) -> Val
         (_, value, _) => value,
     }
 }
-
-/// Describes in one sentence why a key could not be read.
-fn explain(key: &str, error: &toml::de::Error, known: &[(String, Value)]) -> String {
-    let message = error.message().trim();
-    let section = key.rsplit_once('.').map(|(section, _)| section);
-    if message.starts_with("unknown field") {
-        return unknown_key(key, section, known);
-    }
-    if let Some(rest) = message.strip_prefix("unknown variant ") {
-        let (found, expected) = rest.split_once(", expected ").unwrap_or((rest, ""));
-        let names: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-        let found = found.trim_matches('`');
-        return format!(
-            "{key} = {found:?} is not known{}; one of {}",
-            did_you_mean(found, names.iter().copied()),
-            names.join(", ")
-        );
-    }
-
-    let Some((found, wanted)) = message.split_once(", expected ") else { return format!("{key}: {message}") };
-    let found = found.trim_start_matches("invalid type: ").trim_start_matches("invalid value: ");
-    let wanted = match wanted {
-        "f32" | "f64" => "a number",
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0",
-        "a sequence" => "a list",
-        struct_name if struct_name.starts_with("struct ") => "a section with keys of its own",
-        other => other,
-    };
-    format!("{key}: found {}, wanted {wanted}", found.replace('`', ""))
-}
-
-fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> String {
-    let last = key.rsplit('.').next().unwrap_or(key);
-    if let Some((_, meant)) = OTHER_NAMES.into_iter().find(|(name, _)| *name == last) {
-        return format!("unknown key {key}; did you mean {meant}?");
-    }
-    let keys = || known.iter().map(|(key, _)| key.as_str()).chain(OPTIONAL_KEYS);
-    let sections: BTreeSet<&str> = keys().filter_map(|key| key.rsplit_once('.')).map(|(section, _)| section).collect();
-    let all: Vec<&str> = keys().chain(sections).collect();
-
-    // First the right key in the wrong section, then a near key of the same section, then any near key.
-    let elsewhere = all.iter().copied().find(|known| known.rsplit('.').next() == Some(last));
-    let siblings = || all.iter().copied().filter(|known| known.rsplit_once('.').map(|(section, _)| section) == section);
-    let near_sibling = || {
-        let near = nearest(last, siblings().filter_map(|known| known.rsplit('.').next()))?;
-        siblings().find(|known| known.rsplit('.').next() == Some(near))
-    };
-    match elsewhere.or_else(near_sibling).or_else(|| nearest(key, all.iter().copied())) {
-        Some(meant) => format!("unknown key {key}; did you mean {meant}?"),
-        None => {
-            let names: Vec<_> = siblings().filter_map(|known| known.rsplit('.').next()).collect();
-            let names = if names.is_empty() { all } else { names };
-            format!("unknown key {key}; the known keys are {}", names.join(", "))
-        }
-    }
-}
-
-/// Keys that no preset sets, so its TOML lacks them.
-const OPTIONAL_KEYS: [&str; 15] = [
-    "preset",
-    "data.cache_dir",
-    "data.text.chat_template",
-    "tokenizer.path",
-    "tokenizer.target_path",
-    "tokenizer.cls_token",
-    "tokenizer.sep_token",
-    "tokenizer.mask_token",
-    "model.activation_dropout",
-    "model.qkv_bias",
-    "model.feed_forward_bias",
-    "model.rope_scaling",
-    "model.local_rope_theta",
-    "model.attention_scale",
-    "model.logits_chunk_rows",
-];
 
 #[cfg(test)]
 mod page;

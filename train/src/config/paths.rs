@@ -55,15 +55,26 @@ fn near(file: &Path) -> String {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
+    let named = file.to_string_lossy();
+    if named.starts_with('~') {
+        return "; only the shell replaces ~, so write the whole path".into();
+    }
+    if named.contains(['*', '?']) {
+        return "; only the shell replaces *: kiln train takes files without a flag, and a folder stands for its files"
+            .into();
+    }
+
+    let here = if file.is_relative() { std::env::current_dir().ok() } else { None };
+    let here = here.map_or(String::new(), |here| format!("; it is relative to {}", here.display()));
     let Ok(entries) = fs::read_dir(folder) else {
-        return format!("; the folder {} is missing, too", folder.display());
+        return format!("; the folder {} is missing, too{here}", folder.display());
     };
     let names: Vec<String> =
         entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
     let wrong = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match nearest(&wrong, names.iter().map(String::as_str)) {
         Some(name) => format!("; did you mean {}?", file.with_file_name(name).display()),
-        None => String::new(),
+        None => here,
     }
 }
 
@@ -86,6 +97,12 @@ mod tests {
         ];
         config.data.valid = vec![path("no/dev.jsonl"), path("pairs.train.jsonl")];
         config.tokenizer.path = Some(path("something.else"));
+
+        for (name, wanted) in [("~/a.tsv", "only the shell replaces ~"), ("no/*.tsv", "only the shell replaces *")] {
+            assert!(near(Path::new(name)).contains(wanted), "{name}");
+        }
+        assert!(near(Path::new("no/such/file")).contains("the folder no/such is missing, too; it is relative to /"));
+
         let problems = missing(&config);
         let wanted = [
             ("data.train names", "pairs.trian.jsonl: No such file or directory; did you mean", "pairs.train.jsonl?"),

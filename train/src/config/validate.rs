@@ -70,6 +70,19 @@ impl Config {
                     .into(),
             );
         }
+
+        let split = self.data.split;
+        if !(split >= 0.0 && split.is_finite()) || (split >= 1.0 && split.fract() != 0.0) {
+            problems.push(format!(
+                "data.split {split} is neither a fraction below 1 nor a number of rows; 0.02 or 500 is usual"
+            ));
+        }
+        if split > 0.0 && !self.data.valid.is_empty() {
+            problems.push(
+                "data.split takes validation rows from data.train, but data.valid names some; remove one of the two"
+                    .into(),
+            );
+        }
         if self.data.direct && self.data.cache_dir.is_some() {
             problems.push(
                 "data.direct = true reads no token cache, so data.cache_dir would be ignored; remove one of the two"
@@ -243,11 +256,17 @@ impl OptimConfig {
                 self.decay_fraction
             ));
         }
-        if self.schedule == Schedule::Noam && self.warmup_steps == 0 {
+        if !(0.0..1.0).contains(&self.warmup_ratio) {
+            problems.push(format!(
+                "optim.warmup_ratio {} is outside [0, 1); it is the warm-up as a fraction of train.steps, 0.03 to 0.1 is usual",
+                self.warmup_ratio
+            ));
+        }
+        if self.schedule == Schedule::Noam && self.warmup_steps == 0 && self.warmup_ratio == 0.0 {
             problems.push("optim.warmup_steps is 0, but optim.schedule = \"noam\" divides by it; 4000 is usual".into());
         }
         let decays = matches!(self.schedule, Schedule::Cosine | Schedule::Linear | Schedule::WarmupStableDecay);
-        if decays && steps > 0 && self.warmup_steps >= steps {
+        if decays && steps > 0 && self.warmup_steps >= steps && self.warmup_ratio == 0.0 {
             problems.push(format!(
                 "optim.warmup_steps {} leaves no steps for the decay, because train.steps is {steps}; lower optim.warmup_steps (a \
                  tenth of the steps is usual) or raise train.steps",
@@ -270,6 +289,12 @@ impl TrainConfig {
             if value == 0 {
                 problems.push(format!("train.{key} is 0; {remedy}"));
             }
+        }
+        if !(self.epochs >= 0.0 && self.epochs.is_finite()) {
+            problems.push(format!(
+                "train.epochs {} is not a finite number of at least 0; 0 lets train.steps count",
+                self.epochs
+            ));
         }
         if !(self.max_minutes >= 0.0 && self.max_minutes.is_finite()) {
             problems.push(format!(

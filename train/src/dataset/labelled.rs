@@ -10,12 +10,9 @@ use kiln_data::{
 use kiln_model::{Architecture, TransformerConfig};
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
-use super::{Files, RunData, Vocabulary, find_files, folding_note, n_threads, prompt, text};
+use super::{Files, RunData, Vocabulary, classes, find_files, folding_note, n_threads, prompt, text};
 use crate::config::Config;
 use crate::units::{counted, thousands};
-
-/// Classes whose shares are listed.
-const LISTED: usize = 8;
 
 pub(super) fn open(
     config: &Config,
@@ -37,7 +34,7 @@ pub(super) fn open(
     let labels = corpus.names().to_vec();
     let (train, mut notes) = source(config, &corpus, &tokenizer).context("data.train")?;
     notes.extend(folding);
-    notes.insert(0, shares(&corpus));
+    notes.splice(0..0, classes::notes(&corpus, config.task));
     let mut data = RunData { labels, notes, ..RunData::new(Vocabulary::Text(tokenizer.clone()), train) };
 
     if !valid.is_empty() {
@@ -136,21 +133,6 @@ fn source(
         notes.push(source.unknown().to_string());
     }
     Ok((Arc::new(source), notes))
-}
-
-/// Lists the classes with their shares, most frequent first: always predicting the first is right that often.
-fn shares(corpus: &LabelledCorpus) -> String {
-    let mut counts: Vec<(u64, &str)> = corpus.names().iter().map(|name| (0, name.as_str())).collect();
-    for label in corpus.rows().iter().flat_map(|row| &row.labels) {
-        counts[*label as usize].0 += 1;
-    }
-    let total = counts.iter().map(|(n, _)| n).sum::<u64>().max(1) as f64;
-    counts.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
-    let share = |(n, name): &(u64, &str)| format!("{name} {:.1}%", 100.0 * *n as f64 / total);
-    let listed: Vec<String> = counts.iter().take(LISTED).map(share).collect();
-    let more = counts.len().saturating_sub(LISTED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{} classes: {}{more}", counts.len(), listed.join(", "))
 }
 
 /// Loads the tokenizer that the configuration names, or trains it on the texts of the rows.

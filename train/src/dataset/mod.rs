@@ -10,9 +10,11 @@
 //! ```
 
 pub mod built_in;
+mod classes;
 pub mod labelled;
 pub mod pairs;
 mod prompt;
+mod split;
 pub mod text;
 mod trained_tokenizer;
 mod vocabulary;
@@ -24,14 +26,16 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use kiln_data::{BatchSource, CharacterCounts, CorpusFormat, Example, Prepared, Split, TokenCache};
+use kiln_data::{
+    BatchSource, CharacterCounts, CorpusFormat, Example, Prepared, RowReader, Split, Task, TokenCache, check_layout,
+};
 
 pub use text::text_config;
 pub use trained_tokenizer::{SoundTokenizer, verify_tokenizer};
 pub use vocabulary::Vocabulary;
 
-use crate::config::Config;
 use crate::config::task::{Reads, traits_of};
+use crate::config::{Config, DataConfig};
 
 /// The vocabulary and the data of a run.
 pub struct RunData {
@@ -86,6 +90,8 @@ impl RunData {
                 cache_dir.display()
             )
         })?;
+        let divided = split::split(config, &cache_dir, note)?;
+        let config = divided.as_ref().unwrap_or(config);
         let row = traits_of(config.task);
         let mut data = match row.reads {
             Reads::Pairs => pairs::open(config, &cache_dir, vocabulary, note),
@@ -95,6 +101,16 @@ impl RunData {
         data.notes.extend(trained_on_too(config));
         Ok(data)
     }
+}
+
+/// Refuses files whose rows another task, format or field reads, with the flags that read them. `other_tasks` are those that the command
+/// can change to.
+///
+/// # Errors
+/// If the rows of a file have a layout that the configuration does not read.
+pub fn check_rows(config: &Config, files: &[PathBuf], other_tasks: &[Task]) -> kiln_data::Result<()> {
+    let DataConfig { corpus, text, labels, .. } = &config.data;
+    check_layout(files, &RowReader { task: config.task, other_tasks, corpus, text, labels })
 }
 
 /// Says if a validation file is a training file, too.
@@ -108,6 +124,11 @@ fn trained_on_too(config: &Config) -> Option<String> {
         file.display()
     ))
 }
+
+/// Rows that repeat earlier ones and are worth a warning, as a fraction.
+const REPEATED: f64 = 0.7;
+/// Of so few rows nothing is said.
+const FEWEST_ROWS: u64 = 50;
 
 /// Training and validation files.
 struct Files {
@@ -147,6 +168,13 @@ fn cache_at(
     if let Some(reason) = built_because {
         let (path, secs) = (path.display(), start.elapsed().as_secs_f64());
         note(&format!("{path}: built in {secs:.1}s ({reason}), {} tokens; {}", tokens(&cache), cache.report()));
+        let (kept, repeated) = (cache.report().kept, cache.n_duplicates());
+        if kept >= FEWEST_ROWS && repeated as f64 > REPEATED * kept as f64 {
+            note(&format!(
+                "warning: {repeated} of {kept} rows repeat an earlier one, so an epoch sees few different rows; remove them unless that is \
+                 intended"
+            ));
+        }
     }
     Ok(cache)
 }

@@ -21,7 +21,7 @@ use crate::config::task::{Reads, traits_of};
 use crate::dataset::labelled::valid_rows;
 use crate::dataset::pairs::{open_cache, translatable};
 use crate::dataset::text::{Division, OpenedText, valid_text};
-use crate::dataset::{built_in, find_files};
+use crate::dataset::{built_in, check_rows, find_files};
 use crate::eval::{ClassScores, Evaluation, Masking, ValidationLoss, class_scores, evaluate, validation_loss};
 use crate::generate::Translator;
 
@@ -61,6 +61,7 @@ impl Scoring<'_> {
     /// If there is no text, if it cannot be read, or if the device or another rank fails.
     pub fn score(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
         let row = traits_of(self.run.config.task);
+        check_rows(&self.run.config, files, &[])?;
         match row.reads {
             Reads::Text if row.classes.is_some() => self.score_classes(files, note),
             Reads::Pairs => self.score_pairs(files, note),

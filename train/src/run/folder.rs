@@ -34,7 +34,11 @@ pub fn for_new_run(named: Option<&Path>, name: &str, any_arguments: bool) -> Res
     if named.is_none() && !any_arguments {
         return next_free(&dir);
     }
-    Err(RunError::Exists { dir, remedy: "continue it with --resume, or choose another one with --run".into() })
+    let remedy = match dir.join(RUN_CONFIG_FILE).is_file() {
+        true => "continue it with --resume, or choose another one with --run",
+        false => "it holds other files and not a run; choose another one with --run",
+    };
+    Err(RunError::Exists { dir, remedy: remedy.into() })
 }
 
 /// Takes the lock of the folder for this process. Unless the run is `resumed`, the folder must still be free: since it
@@ -132,6 +136,11 @@ mod tests {
         assert_eq!(for_new_run(Some(&dir), "x", true).expect("still free"), dir);
         fs::write(dir.join("config.toml"), "").expect("writable");
         assert!(take(&dir, false).is_err() && take(&dir, true).is_ok(), "somebody was faster");
+        let notes = folder.path().join("notes");
+        fs::create_dir(&notes).expect("writable");
+        fs::write(notes.join("notes.txt"), "").expect("writable");
+        let other = for_new_run(Some(&notes), "x", true).expect_err("somebody's notes").to_string();
+        assert!(other.contains("it holds other files and not a run") && !other.contains("--resume"), "{other}");
         let error = for_new_run(Some(&dir), "x", true).expect_err("taken").to_string();
         assert!(error.contains("--resume") && error.contains("--run"), "{error}");
         assert_eq!(next_free(&dir).expect("free"), folder.path().join("numbers-2"));

@@ -232,7 +232,7 @@ impl Run {
     /// # Errors
     /// If the run has no checkpoint or no validation text, or if the device fails.
     pub fn evaluate(&self) -> Result<Scores> {
-        let model = self.trained()?;
+        let model = self.trained()?.with_split_rows();
         let (generate, device) = (model.config.generate.clone(), self.device()?);
         let scoring = Scoring { run: &model, generate, device: &device, ranks: &Ranks::alone() };
         scoring.score(&[], &mut |line| self.note(line))

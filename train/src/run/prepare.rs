@@ -19,9 +19,10 @@ use super::ranks::compare;
 use super::resume::{resume_or_begin, vocabulary_of_run};
 use super::weights::start_from;
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, Weights, find_resume};
-use crate::config::Config;
-use crate::dataset::RunData;
+use crate::config::task::TASKS;
+use crate::config::{Config, Task};
 use crate::dataset::labelled::take_classes;
+use crate::dataset::{RunData, check_rows};
 
 /// A run that holds its lock and has its data: ready to [`start`](Self::start).
 pub struct Prepared {
@@ -92,12 +93,15 @@ impl Run {
         let (lock, leftovers) = ranks.first_then_others("taking the lock of the run folder", own_folder)?;
 
         refuse_for_devices(&self.config, ranks)?;
+        if data.is_none() {
+            self.refuse_other_rows(resume)?;
+        }
         self.refuse_random_weights()?;
         if resume && data.is_none() {
             ranks.first_then_others("comparing the text", || self.refuse_another_text(&checkpoints))?;
         }
         let (mut config, data) = match data {
-            Some(data) => completed(self.config.clone(), data)?,
+            Some(data) => completed(self.config.clone(), data, ranks.size())?,
             None => ranks.first_then_others("preparing the data", || self.data(resume, &self.dir))?,
         };
         let weights = match &self.options.from {
@@ -129,6 +133,26 @@ impl Run {
         }
         let ranks = ranks.clone();
         Ok(Prepared { lock, leftovers, run: self, plan, config, device, ranks, data, weights, resume, began })
+    }
+
+    /// Refuses rows that another task, format or field reads.
+    ///
+    /// # Errors
+    /// If the rows of a file have a layout that the configuration does not read.
+    #[doc(hidden)]
+    pub fn refuse_other_rows(&self, resume: bool) -> Result<()> {
+        // A run that continues another one keeps its task, or gives its model a head.
+        let other_tasks: &[Task] = match &self.options.from {
+            _ if resume => &[],
+            None => &TASKS,
+            Some(from) if from.config.task == Task::Lm => &[Task::Classification],
+            Some(from) if from.config.task == Task::Mlm => &[Task::Classification, Task::Tagging],
+            Some(_) => &[],
+        };
+        for (key, files) in [("data.train", &self.config.data.train), ("data.valid", &self.config.data.valid)] {
+            check_rows(&self.config, files, other_tasks).context(key)?;
+        }
+        Ok(())
     }
 
     /// Refuses to begin with random weights where a model that exists is trained.
@@ -171,6 +195,12 @@ impl Run {
         find_resume(&self.dir, &config, &train, &tokenizer, &self.options.allow).map(drop)
     }
 
+    /// Whether the folder holds a run on other text, or with another vocabulary: its token caches are not for this one.
+    fn reads_another_text(&self) -> bool {
+        let of_folder = Config::read(&self.dir.join(RUN_CONFIG_FILE)).ok();
+        of_folder.is_some_and(|before| (&before.data, &before.tokenizer) != (&self.config.data, &self.config.tokenizer))
+    }
+
     /// Counts what the run would do, without leaving anything behind: token caches that do not exist yet go into a
     /// temporary folder.
     ///
@@ -192,7 +222,8 @@ impl Run {
         self.config.train.kernels.install();
         let n_devices = self.options.link.as_ref().map_or(1, Link::size);
         let device = self.device()?;
-        let is_new = self.config.data.cache_dir.is_none() && !self.dir.join("cache").is_dir();
+        let is_new =
+            self.config.data.cache_dir.is_none() && (!self.dir.join("cache").is_dir() || self.reads_another_text());
         let scratch = is_new.then(Scratch::new).transpose()?;
         let dir = scratch.as_ref().map_or(self.dir.clone(), |scratch| scratch.path(""));
         let (mut config, data) = self.data(resume, &dir)?;
@@ -213,6 +244,7 @@ impl Run {
     /// it with the configuration, whose vocabulary sizes are filled in. A run that is resumed uses the vocabulary of its
     /// newest sound checkpoint.
     fn data(&self, resume: bool, dir: &Path) -> Result<(Config, RunData)> {
+        self.refuse_other_rows(resume)?;
         let mut config = self.config.clone();
         if let Some(from) = &self.options.from
             && take_classes(&mut config, &from.config, dir)?
@@ -229,7 +261,7 @@ impl Run {
         let temporary = format!("{}/", dir.join("cache").display());
         let shown = |line: &str| if dir == self.dir { line.to_owned() } else { line.replace(&temporary, "") };
         let data = RunData::open(&config, dir, vocabulary, &mut |line| self.note(&shown(line)))?;
-        completed(config, data)
+        completed(config, data, self.options.link.as_ref().map_or(1, Link::size))
     }
 }
 
@@ -253,7 +285,8 @@ pub struct Survey {
 }
 
 /// Fills in the vocabulary sizes of the model, and its classes.
-fn completed(mut config: Config, data: RunData) -> Result<(Config, RunData)> {
+fn completed(mut config: Config, data: RunData, n_devices: usize) -> Result<(Config, RunData)> {
+    config.take_epochs(data.train.batches_per_epoch(), n_devices);
     if !data.labels.is_empty() {
         config.model.n_classes = data.labels.len();
         config.data.labels.names.clone_from(&data.labels);

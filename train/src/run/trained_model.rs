@@ -127,6 +127,15 @@ impl TrainedModel {
         Ok(Self { path, step, config, model, vocabulary, which, stored: found, weights })
     }
 
+    /// Returns the run with its validation rows where `data.split` has put them, to score it on them.
+    #[must_use]
+    pub fn with_split_rows(mut self) -> Self {
+        if let Some(dir) = self.path.ancestors().nth(2) {
+            self.config = self.config.with_split_of(dir);
+        }
+        self
+    }
+
     /// The weights, by the paths of their parameters.
     pub fn weights(&self) -> &[NamedTensor] {
         self.weights.get_or_init(|| self.tensors().iter().map(LazyTensor::read).collect())

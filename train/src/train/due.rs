@@ -188,6 +188,18 @@ impl Saving {
         Ok(self.saver.checkpoints().ensure_in_place()?)
     }
 
+    /// Lets `best` name the weights that the run began with, if they are a checkpoint; all ranks see the same folder.
+    ///
+    /// # Errors
+    /// If the pointer cannot be written.
+    pub(super) fn start_is_best(&self, is_first: bool) -> Result<bool> {
+        let checkpoints = self.saver.checkpoints();
+        if is_first {
+            return Ok(checkpoints.point_to_start()?);
+        }
+        Ok(checkpoints.list()?.first().is_some_and(|(step, _)| *step == 0))
+    }
+
     /// Returns whether there is no checkpoint of `step` yet.
     pub(super) fn lacks(&self, step: u64) -> bool {
         self.saved_step != Some(step)

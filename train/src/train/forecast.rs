@@ -80,10 +80,21 @@ impl Forecast {
         } else if whole >= LONG
             && let Some(smaller) = smaller_preset(config)
         {
-            text += &format!("; Ctrl-C stops, --preset {smaller} is smaller");
+            text += &format!("; --preset {smaller} is smaller");
         }
         Some(text)
     }
+}
+
+/// Says how long a training on `train` will take if `padded_tokens` take `elapsed`.
+pub(crate) fn time_ahead(
+    config: &Config,
+    train: &Arc<dyn BatchSource>,
+    elapsed: Duration,
+    padded_tokens: u64,
+) -> Option<String> {
+    let forecast = Forecast { padded_tokens, ..Forecast::new(config, train, 1) };
+    forecast.sentence(elapsed, config.train.steps, config)
 }
 
 /// Returns the task's smallest preset for text of one's own, if it is smaller than the model.
@@ -108,10 +119,7 @@ mod tests {
     #[test]
     fn the_time_is_that_of_mean_steps_and_long_trainings_name_a_smaller_preset() {
         let slow = forecast(Some(1000.0)).sentence(Duration::from_secs(20), 2000, &presets::gpt2_mini());
-        assert_eq!(
-            slow.as_deref(),
-            Some("about 22h13m for 2,000 steps (40s each); Ctrl-C stops, --preset few-words is smaller")
-        );
+        assert_eq!(slow.as_deref(), Some("about 22h13m for 2,000 steps (40s each); --preset few-words is smaller"));
         let smallest = forecast(Some(1000.0)).sentence(Duration::from_secs(20), 2000, &presets::few_words());
         assert_eq!(smallest.as_deref(), Some("about 22h13m for 2,000 steps (40s each)"));
         let mut limited = presets::gpt2_mini();

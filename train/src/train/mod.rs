@@ -34,6 +34,7 @@ pub mod trainer;
 
 pub use capture::CapturedSteps;
 #[doc(hidden)]
+pub(crate) use forecast::time_ahead;
 pub use lines::STEPS_BEHIND;
 pub use outcome::{Ended, Outcome};
 #[doc(hidden)]

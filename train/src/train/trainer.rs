@@ -113,6 +113,7 @@ impl<M: Model> Trainer<M> {
         self.reporting.measured.restart();
         let ended = self.steps().inspect_err(|error| self.reporting.rescue(&mut self.state, error))?;
 
+        self.note_only_worse()?;
         let outcome = self.summarize(ended);
         self.reporting.logging.end(&self.totals(&outcome))?;
         self.reporting.logging.finish()?;
@@ -279,12 +280,33 @@ impl<M: Model> Trainer<M> {
         Ok(Some(Ended::NoImprovement))
     }
 
-    /// Validates the weights of another run before the first step. Only training makes a checkpoint the best one.
+    /// Validates the weights of another run before the first step. They stay the best ones if training makes them worse.
     fn validate_weights(&mut self) -> Result<()> {
-        let Self { state, config, vocabulary, validation, reporting: Reporting { logging, measured, .. }, .. } = self;
+        let Self { state, config, vocabulary, validation, reporting, saving, .. } = self;
+        let Reporting { logging, measured, .. } = reporting;
         logging.begin(Activity::Work("validating"))?;
         let found = validation.measure(state, config, vocabulary, false, &mut measured.new_kernels)?;
-        found.map_or(Ok(()), |found| logging.validation(&found.metrics))
+        let Some(Validated { metrics, .. }) = found else { return Ok(()) };
+        if let Some(best) = new_best(&metrics, &config.train.best_metric, None)
+            && saving.start_is_best(state.ranks.is_first())?
+        {
+            state.best = Some(best);
+        }
+        logging.validation(&metrics)
+    }
+
+    /// Says of a run from trained weights that no validation was better than the one before its first step.
+    fn note_only_worse(&mut self) -> Result<()> {
+        let (Some(best), Some(last)) = (&self.state.best, &self.outcome.validation) else { return Ok(()) };
+        if best.step > 0 || last.step == 0 {
+            return Ok(());
+        }
+        let note = format!(
+            "warning: training made the model worse: validation loss {:.4} before the first step, {:.4} now; `best` is the model that the \
+             run began with, and a lower optim.lr (now {}) changes it less",
+            best.loss, last.loss, self.config.optim.lr
+        );
+        self.reporting.logging.note(&note)
     }
 
     /// Notes once how long the training will take, after a step of `padded_tokens`. `read` are the padded tokens of the lines that

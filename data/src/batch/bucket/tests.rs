@@ -24,6 +24,15 @@ fn shuffled(epoch: u64) -> Order {
 }
 
 #[test]
+fn batches_may_be_counted_in_rows() {
+    let config = LoaderConfig { batch_rows: 5, batch_tokens: 64, ..LoaderConfig::default() };
+    let buckets = Buckets::new((0..20).map(|i| (3 + i % 2 * 20, 3)), (64, 64), &config).expect("rows that fit");
+    let plan = buckets.plan(Order::Sequential);
+    let rows: Vec<usize> = (0..plan.len()).map(|batch| plan.batch(batch).0.len()).collect();
+    assert_eq!(rows, [5, 5, 5, 5]);
+}
+
+#[test]
 fn every_row_is_in_one_batch_of_an_epoch_and_fits_it() {
     for n in [1, 7, 100, 20_000] {
         for bucket_multiple in [1, 4, 8] {
@@ -131,6 +140,7 @@ fn planning_a_large_epoch_takes_milliseconds() {
 fn settings_that_cannot_work_are_all_named() {
     assert!(LoaderConfig::default().validate().is_empty());
     let config = LoaderConfig {
+        batch_rows: 0,
         batch_tokens: 0,
         bucket_multiple: 0,
         max_buckets: 0,

@@ -108,7 +108,8 @@ fn may_be_names(names: &[&str], others: &[Vec<String>]) -> bool {
 
 /// Whether a cell is short and has letters without punctuation, as names of columns have.
 fn is_plain(cell: &str) -> bool {
-    let is_usual = |c: char| c.is_alphanumeric() || c.is_whitespace() || "_-.".contains(c);
+    // A letter of another encoding is a letter, too.
+    let is_usual = |c: char| c.is_alphanumeric() || c.is_whitespace() || "_-.\u{fffd}".contains(c);
     cell.chars().count() <= 24 && cell.chars().all(is_usual) && !cell.ends_with('.')
 }
 
@@ -120,7 +121,7 @@ fn lacks_a_column(path: &Path, names: &[&str], wanted: [&String; 2], found: [Opt
             "the header has no column \"{missing}\": it has {}\n  to name the columns: {}\n  if the first row is a pair: \
              --set data.corpus.header=no",
             quoted(names),
-            field_flags(names)
+            kept_flags(names, wanted, found)
         ),
     )
 }
@@ -129,9 +130,13 @@ fn ask(path: &Path, names: &[&str], numbers_are_set: bool) -> Error {
     Error::corpus(
         path,
         format!(
-            "the first row looks like a header: {}\n  if it names the columns: {}\n  if it is a pair: --set \
+            "the first row looks like a header: {}{}\n  if it names the columns: {}\n  if it is a pair: --set \
              data.corpus.header=no",
             quoted(names),
+            match names.iter().any(|name| name.contains('\u{fffd}')) {
+                true => "; it is not UTF-8: convert the file, for example with `iconv -f cp1252 -t utf-8`",
+                false => "",
+            },
             if_header(names, numbers_are_set)
         ),
     )
@@ -149,16 +154,39 @@ fn quoted(names: &[&str]) -> String {
 /// Returns the flags that name the two fields with the texts, as far as `names` tell which these are.
 pub(super) fn field_flags(names: &[&str]) -> String {
     let [source, target] = texts_of(names).map(|at| at.map_or("NAME", |at| names[at]));
-    let flag = |key: &str, name: &str| {
-        let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
-        let quote = if is_plain { "" } else { "'" };
-        format!("--set {quote}data.corpus.{key}={}{quote}", name.replace('\'', r"'\''"))
+    format!("{} {}", flag("data.corpus.source_field", source), flag("data.corpus.target_field", target))
+}
+
+/// Returns `--set KEY=VALUE`, quoted for the shell if necessary.
+pub(crate) fn flag(key: &str, value: &str) -> String {
+    let is_plain = value.chars().all(|c| c.is_ascii_alphanumeric() || "_-.,".contains(c));
+    let quote = if is_plain { "" } else { "'" };
+    format!("--set {quote}{key}={}{quote}", value.replace('\'', r"'\''"))
+}
+
+/// Returns the flags that keep the column that was found, and name the nearest one for the other.
+fn kept_flags(names: &[&str], wanted: [&String; 2], found: [Option<usize>; 2]) -> String {
+    let (lacking, kept) = match found {
+        [Some(kept), None] => (1, kept),
+        [None, Some(kept)] => (0, kept),
+        _ => return field_flags(names),
     };
-    format!("{} {}", flag("source_field", source), flag("target_field", target))
+    let begins_alike = |name: &&&str| {
+        let (name, wanted) = (name.to_lowercase(), wanted[lacking].to_lowercase());
+        !name.is_empty() && (wanted.starts_with(&name) || name.starts_with(&wanted))
+    };
+    let others = || names.iter().enumerate().filter(|(at, _)| *at != kept).map(|(_, name)| name);
+    let only = if names.len() == 2 { others().next() } else { None };
+    let meant = others().find(begins_alike).or(only).copied().unwrap_or("NAME");
+    let [mut source, mut target] = [names[kept]; 2];
+    *(if lacking == 0 { &mut source } else { &mut target }) = meant;
+    [("source_field", source), ("target_field", target)]
+        .map(|(key, name)| flag(&format!("data.corpus.{key}"), name))
+        .join(" ")
 }
 
 /// Returns which names probably stand for the source and the target.
-fn texts_of(names: &[&str]) -> [Option<usize>; 2] {
+pub(crate) fn texts_of(names: &[&str]) -> [Option<usize>; 2] {
     let roles: Vec<Role> = names.iter().map(|name| Role::of(name)).collect();
     let first =
         |role: Role, except: Option<usize>| (0..roles.len()).find(|at| roles[*at] == role && Some(*at) != except);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use block::PairBlock;
 pub use config::{CorpusConfig, CorpusFormat, Header};
-pub(crate) use header::Columns;
+pub(crate) use header::{Columns, flag, texts_of};
 pub(crate) use row::{Pair, RowParser, length_problem};
 pub use table::Table;
 
@@ -123,7 +123,10 @@ fn records_format(entry: &Path, config: &CorpusConfig) -> Option<FileFormat> {
 /// Finds out the format of a single file by its name.
 fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
     if entry.is_dir() {
-        return Err(Error::corpus(entry, "is a folder: name the files with the pairs"));
+        return Err(Error::corpus(
+            entry,
+            "is a folder: name the files with the pairs; a folder of texts needs --task lm or --task mlm",
+        ));
     }
     match FileFormat::by_name(entry) {
         Some(format) if format == FileFormat::TSV => Ok(CorpusFormat::Tsv),

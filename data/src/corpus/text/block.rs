@@ -77,9 +77,9 @@ impl TextBlock {
         })
     }
 
-    /// Parses the lines of a file of conversations. Returns each with its number, counted from 1.
-    pub(crate) fn conversations(&self) -> impl Iterator<Item = (u64, Result<Conversation, RowProblem>)> {
-        self.parsed(Conversation::parse)
+    /// Parses the lines of a file of conversations, whose fields `field` may name. Returns each with its number, counted from 1.
+    pub(crate) fn conversations(&self, field: &str) -> impl Iterator<Item = (u64, Result<Conversation, RowProblem>)> {
+        self.parsed(move |line| Conversation::parse(line, field))
     }
 
     /// Parses the lines of a file of preferences, as [`Self::conversations`] does.
@@ -127,7 +127,7 @@ impl TextBlock {
         }
         match self.format {
             TextFormat::Jsonl | TextFormat::Records => {}
-            TextFormat::Chat => return Ok(Cow::Owned(Conversation::parse(&text)?.to_text())),
+            TextFormat::Chat => return Ok(Cow::Owned(Conversation::parse(&text, &corpus.config().field)?.to_text())),
             TextFormat::Preferences => return Ok(Cow::Owned(Preference::parse(&text)?.to_text())),
             _ => return Ok(text),
         }

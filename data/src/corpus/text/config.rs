@@ -41,7 +41,8 @@ pub enum TextFormat {
     Jsonl,
     /// Records of any format that the name of the file tells (JSON, CSV, TSV, Parquet, Arrow, CoNLL), whose field `field` is a document.
     Records,
-    /// One JSON object per line, which is a conversation: `messages`, `conversations`, or `prompt` and `completion`.
+    /// One JSON object per line, which is a conversation: `messages`, `conversations`, or a question and an answer, such as `prompt`
+    /// and `completion` or Alpaca's `instruction`, `input` and `output`.
     Chat,
     /// One JSON object per line, which is a prompt with a preferred answer and another one: `prompt`, `chosen` and `rejected`.
     Preferences,
@@ -84,7 +85,8 @@ pub struct TextConfig {
     /// files in it.
     pub format: TextFormat,
     /// JSONL and other records: name of the field with the text. A dot reaches into nested objects (`page.text`). A template makes the text
-    /// of several fields (`{title}: {body}`).
+    /// of several fields (`{title}: {body}`). Conversations with names of their own: the list of messages, or a question and an
+    /// answer joined by a comma (`ask,reply`).
     pub field: String,
     /// Tokens per row; the longest row with `packing = "sentences"`. 0: the model's positions.
     pub seq_len: usize,

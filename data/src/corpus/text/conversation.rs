@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
+use super::TextConfig;
+use super::answers::{ANSWERS, is_rated};
 use crate::formats::RowProblem;
 
 /// Most messages of a conversation. Each answer is found by rendering the messages before it, so that the time for a
@@ -74,25 +76,37 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Reads a row: `messages`, `conversations` (ShareGPT), or `prompt` and `completion`.
-    pub(crate) fn parse(line: &str) -> Result<Self, RowProblem> {
+    /// Reads a row: `messages`, `conversations` (ShareGPT), or the question and the answer of one of the [`ANSWERS`]. `field`, unless
+    /// it is [`TextConfig`](super::TextConfig)'s default, names the list of messages, or a question and an answer (`ask,reply`).
+    pub(crate) fn parse(line: &str, field: &str) -> Result<Self, RowProblem> {
         let row = object(line)?;
+        if is_rated(&row) {
+            return Err(malformed(
+                "the row says with \"label\" whether its answer is good (KTO), and Kiln would learn bad ones, too: keep the rows whose \
+                 label is true, without the label"
+                    .into(),
+            ));
+        }
+        if field != TextConfig::default().field {
+            return Self::checked(named_messages(&row, field)?);
+        }
+
         let messages = match &row {
             row if row.contains_key("messages") => message_list("messages", &row["messages"])?,
             row if row.contains_key("conversations") => message_list("conversations", &row["conversations"])?,
-            row if row.contains_key("prompt") && row.contains_key("completion") => {
-                let prompt = text_or_messages("prompt", &row["prompt"], Role::User)?;
-                [prompt, text_or_messages("completion", &row["completion"], Role::Assistant)?].concat()
+            row if answer_names(row).is_some() => {
+                let [question, answer] = answer_names(row).unwrap_or_default();
+                question_and_answer(row, question, answer)?
             }
             row if row.contains_key("chosen") && row.contains_key("rejected") => {
                 let found = "the row has \"chosen\" and \"rejected\", which data.text.format = \"preferences\" reads";
                 return Err(malformed(found.into()));
             }
             row => {
-                let names: Vec<_> = row.keys().take(8).map(|name| format!("\"{name}\"")).collect();
-                let found = if names.is_empty() { "no fields".into() } else { names.join(", ") };
                 return Err(malformed(format!(
-                    "no field \"messages\" or \"conversations\", and not both of \"prompt\" and \"completion\": the row has {found}"
+                    "no field \"messages\" or \"conversations\", and not both of \"prompt\" and \"completion\": the row has {}; \
+                     data.text.field names other ones (\"ask,reply\")",
+                    names_in(row)
                 )));
             }
         };
@@ -121,6 +135,44 @@ impl Conversation {
         let turn = |message: &ChatMessage| format!("<|im_start|>{}\n{}<|im_end|>\n", message.role, message.content);
         self.messages.iter().map(turn).collect()
     }
+}
+
+/// Returns the first of the [`ANSWERS`] that the row has.
+fn answer_names(row: &Map<String, Value>) -> Option<[&'static str; 2]> {
+    ANSWERS.into_iter().find(|names| names.iter().all(|name| row.contains_key(*name)))
+}
+
+/// Reads the fields that `data.text.field` names.
+fn named_messages(row: &Map<String, Value>, field: &str) -> Result<Vec<ChatMessage>, RowProblem> {
+    let get = |name: &str| {
+        row.get(name).ok_or_else(|| malformed(format!("no field \"{name}\": the row has {}", names_in(row))))
+    };
+    match field.split_once(',') {
+        Some((question, answer)) => {
+            let [question, answer] = [question.trim(), answer.trim()];
+            get(question).and(get(answer))?;
+            question_and_answer(row, question, answer)
+        }
+        None => message_list(field, get(field)?),
+    }
+}
+
+/// Reads a question, with `system` before it and Alpaca's `input` behind it, and its answer.
+fn question_and_answer(row: &Map<String, Value>, question: &str, answer: &str) -> Result<Vec<ChatMessage>, RowProblem> {
+    let text = |name: &str| row.get(name).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
+    let mut messages: Vec<ChatMessage> =
+        text("system").map(|text| ChatMessage::new(Role::System, text)).into_iter().collect();
+    messages.extend(text_or_messages(question, &row[question], Role::User)?);
+    if let (Some(input), Some(asked), true) = (text("input"), messages.last_mut(), question == "instruction") {
+        asked.content = format!("{}\n\n{input}", asked.content);
+    }
+    messages.extend(text_or_messages(answer, &row[answer], Role::Assistant)?);
+    Ok(messages)
+}
+
+pub(super) fn names_in(row: &Map<String, Value>) -> String {
+    let names: Vec<_> = row.keys().take(8).map(|name| format!("\"{name}\"")).collect();
+    if names.is_empty() { "no fields".into() } else { names.join(", ") }
 }
 
 pub(super) fn object(line: &str) -> Result<Map<String, Value>, RowProblem> {
@@ -193,25 +245,46 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Vec<(Role, String)> {
-        let conversation = Conversation::parse(line).expect(line);
+        let conversation = Conversation::parse(line, "text").expect(line);
         conversation.messages.into_iter().map(|message| (message.role, message.content)).collect()
     }
 
     #[test]
-    fn three_forms_give_the_same_messages() {
+    fn every_form_gives_the_same_messages() {
         let wanted = [(Role::User, "Hi".to_owned()), (Role::Assistant, "Hello!".to_owned())];
         for line in [
             r#"{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}"#,
             r#"{"id": 7, "conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]}"#,
             r#"{"prompt": "Hi", "completion": "Hello!"}"#,
+            r#"{"instruction": "Hi", "input": "", "output": "Hello!"}"#,
+            r#"{"question": "Hi", "answer": "Hello!", "id": 3}"#,
             r#"{"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", "content": "Hello!"}]}"#,
         ] {
             assert_eq!(parsed(line), wanted, "{line}");
         }
         let line =
             r#"{"messages": [{"role": "assistant", "content": "4", "reasoning_content": "2 + 2", "weight": 1}]}"#;
-        let messages = Conversation::parse(line).expect("a row").messages;
+        let messages = Conversation::parse(line, "text").expect("a row").messages;
         assert_eq!(messages[0].more, BTreeMap::from([("reasoning_content".to_owned(), "2 + 2".to_owned())]));
+    }
+
+    #[test]
+    fn named_fields_and_the_input_of_alpaca_are_read() {
+        let parsed = |line: &str, field: &str| -> Vec<(Role, String)> {
+            let messages = Conversation::parse(line, field).expect(line).messages;
+            messages.into_iter().map(|message| (message.role, message.content)).collect()
+        };
+        let wanted = [(Role::User, "Hi".to_owned()), (Role::Assistant, "Hello!".to_owned())];
+        assert_eq!(parsed(r#"{"ask": "Hi", "reply": "Hello!", "text": "no"}"#, "ask, reply"), wanted);
+        let list = r#"{"dialog": [{"from": "user", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]}"#;
+        assert_eq!(parsed(list, "dialog"), wanted);
+        let alpaca = r#"{"system": "Be brief.", "instruction": "Sum up.", "input": "A b.", "output": "Ab."}"#;
+        let texts: Vec<String> = parsed(alpaca, "text").into_iter().map(|(_, text)| text).collect();
+        assert_eq!(texts, ["Be brief.", "Sum up.\n\nA b.", "Ab."]);
+        let missing = Conversation::parse(r#"{"ask": "Hi"}"#, "ask,reply").expect_err("no reply").to_string();
+        assert!(missing.contains("no field \"reply\": the row has \"ask\""), "{missing}");
+        let rated = Conversation::parse(r#"{"prompt": "Hi", "completion": "No", "label": false}"#, "text");
+        assert!(rated.expect_err("rated").to_string().contains("(KTO)"));
     }
 
     #[test]
@@ -234,7 +307,7 @@ mod tests {
             (r#"{"prompt": "x", "completion": ""}"#, "message 2: the answer is empty"),
             (&many, "has 1001 messages, 1000 are allowed"),
         ] {
-            let problem = Conversation::parse(line).expect_err(line).to_string();
+            let problem = Conversation::parse(line, "text").expect_err(line).to_string();
             assert!(problem.contains(wanted), "{line}: {problem}");
         }
     }

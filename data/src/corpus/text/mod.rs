@@ -1,5 +1,6 @@
 //! Plain text: the documents of files and folders.
 
+mod answers;
 mod block;
 mod config;
 mod conversation;
@@ -7,6 +8,7 @@ mod preference;
 
 use std::path::{Path, PathBuf};
 
+pub(super) use answers::{ANSWERS, is_rated};
 use block::TextBlocks;
 pub(crate) use block::{DocumentPart, TextBlock};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
@@ -147,7 +149,7 @@ impl TextCorpus {
         };
         Ok(match self.config.is_preferences() {
             true => block.preferences().find_map(|(_, row)| of(row.ok()?.chosen)),
-            false => block.conversations().find_map(|(_, row)| of(row.ok()?)),
+            false => block.conversations(&self.config.field).find_map(|(_, row)| of(row.ok()?)),
         })
     }
 
@@ -179,20 +181,10 @@ impl TextCorpus {
             return Err(Error::Invalid(format!("the text is empty: {} has no documents", name())));
         }
         let remedy = match self.field_of_first_row() {
-            _ if self.holds_conversations() => {
-                "its rows are conversations: read them as such with --set data.text.format=chat".into()
-            }
             Some(name) => format!("name the field with the text: --set data.text.field={name}"),
             None => "correct them, or set data.text.format if it is not the right one".into(),
         };
         report.check(self.config.max_bad_rows, &name, &remedy, "data.text.max_bad_rows")
-    }
-
-    /// Whether the first record looks like a conversation although the records are read as documents.
-    fn holds_conversations(&self) -> bool {
-        let fields = self.fields_of_first_record().unwrap_or_default();
-        let has = |name: &str| fields.iter().any(|field| field.name == name);
-        !has(&self.config.field) && (has("messages") || has("conversations") || has("prompt") && has("completion"))
     }
 
     /// Returns the fields of the first record, if documents are fields of records.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::conversation::{Conversation, Role, malformed, object, text_or_messages};
+use super::conversation::{Conversation, Role, malformed, names_in, object, text_or_messages};
 use crate::formats::RowProblem;
 
 /// A prompt with each of two answers.
@@ -17,7 +17,9 @@ impl Preference {
     /// both are whole conversations.
     pub(crate) fn parse(line: &str) -> Result<Self, RowProblem> {
         let row = object(line)?;
-        let field = |name: &str| row.get(name).ok_or_else(|| malformed(format!("no field \"{name}\"")));
+        let field = |name: &str| {
+            row.get(name).ok_or_else(|| malformed(format!("no field \"{name}\": the row has {}", names_in(&row))))
+        };
         let prompt = match row.get("prompt") {
             None | Some(Value::Null) => Vec::new(),
             Some(prompt) => text_or_messages("prompt", prompt, Role::User)?,

@@ -87,7 +87,9 @@ fn texts_ids_and_answers_are_those_of_transformers() {
     let rows = expected["conversations"].as_array().expect("conversations");
     let conversations: Vec<Vec<ChatMessage>> = rows
         .iter()
-        .map(|messages| Conversation::parse(&json!({ "messages": messages }).to_string()).expect("a row").messages)
+        .map(|messages| {
+            Conversation::parse(&json!({ "messages": messages }).to_string(), "text").expect("a row").messages
+        })
         .collect();
 
     let mut n_compared = 0;

@@ -1,4 +1,4 @@
-//! Answers keys that count epochs: Kiln counts optimizer steps.
+//! Answers other names of `train.epochs`, with the number of steps.
 
 use toml::{Table, Value};
 
@@ -11,20 +11,15 @@ const NAMES: [&str; 6] = ["epochs", "epoch", "n_epochs", "num_epochs", "max_epoc
 
 /// Explains an unknown `key` if it stands for a number of epochs. `table` is the configuration with all given values.
 pub(super) fn explain(key: &str, table: &Table) -> Option<String> {
-    NAMES.contains(&key.rsplit('.').next()?).then(|| {
-        let number = match (number_of_epochs(key, table), steps_per_epoch(key, table)) {
-            (Some(epochs), Some(per_epoch)) => {
-                let steps = (epochs * per_epoch).ceil().max(1.0);
-                format!("{epochs} epochs of data.train are about {steps} steps: --set train.steps={steps}")
-            }
-            _ => {
-                "train.steps = epochs * batches per epoch / train.grad_accum_steps (kiln prepare shows the batches per \
-                  epoch)"
-                    .into()
-            }
-        };
-        format!("unknown key {key}: Kiln counts optimizer steps; {number}")
-    })
+    if !NAMES.contains(&key.rsplit('.').next()?) || key == "train.epochs" {
+        return None;
+    }
+    let Some(epochs) = number_of_epochs(key, table) else {
+        return Some(format!("unknown key {key}; did you mean train.epochs?"));
+    };
+    let about = steps_per_epoch(key, table)
+        .map_or(String::new(), |per_epoch| format!(", which are about {} steps", (epochs * per_epoch).ceil().max(1.0)));
+    Some(format!("unknown key {key}; Kiln calls it train.epochs{about}: --set train.epochs={epochs}"))
 }
 
 fn number_of_epochs(key: &str, table: &Table) -> Option<f64> {

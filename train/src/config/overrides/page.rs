@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::mistakes::OPTIONAL_KEYS;
 use super::*;
 use crate::config::reference::KeyDoc;
 

@@ -20,6 +20,8 @@ pub struct Sources {
     /// The configuration of the run whose weights the new run starts from. It takes the place of the preset, and its model
     /// and vocabulary do not give way to other keys.
     pub base: Option<Config>,
+    /// Whether a new run starts from trained weights, which want a lower learning rate than random ones.
+    pub fine_tunes: bool,
     /// The machine that will train. With it, missing files and a model that cannot fit are mistakes, too, and the device and
     /// the size of the text choose the preset.
     pub machine: Option<Machine>,

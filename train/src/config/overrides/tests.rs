@@ -1,6 +1,8 @@
 use std::fs;
 
 use super::super::{Precision, Schedule, Task, presets};
+use super::mistakes::OPTIONAL_KEYS;
+use super::other_names::OTHER_NAMES;
 use super::*;
 
 /// Loads a file with this text and these `--set`s.
@@ -136,9 +138,44 @@ fn names_of_other_trainers_lead_to_keys_that_exist() {
     for (name, key) in OTHER_NAMES {
         let problem = only_problem(load_set(None, &[&format!("train.{name}=1")]));
         assert!(problem.ends_with(&format!("unknown key train.{name}; did you mean {key}?")), "{problem}");
+        if key.starts_with("--") {
+            continue;
+        }
         let problem = only_problem(load_set(None, &[&format!("{key}.x=1")]));
         assert!(!problem.contains(&format!("unknown key {key};")), "{problem}");
     }
+}
+
+#[test]
+fn the_seed_of_a_run_is_a_key_of_its_own() {
+    let problem = only_problem(load_set(None, &["train.seed=3"]));
+    assert!(problem.ends_with("unknown key train.seed; did you mean seed?"), "{problem}");
+}
+
+#[test]
+fn files_add_up_and_other_keys_are_replaced_with_a_note() {
+    let resolved = |set: &[&str]| {
+        let set = set.iter().map(ToString::to_string).collect();
+        resolve(&Sources { preset: Some("tiny".into()), set, ..Sources::default() }).expect("valid")
+    };
+    let both = resolved(&["data.train=a.tsv", "data.train=b.en,b.it", "data.train=[c.tsv, d.tsv]"]);
+    let files: Vec<_> = both.config.data.train.iter().map(|file| file.display().to_string()).collect();
+    assert_eq!((files, both.notes.len()), (["a.tsv", "b.en,b.it", "c.tsv", "d.tsv"].map(String::from).to_vec(), 0));
+    let notes = resolved(&["optim.lr=1e-3", "optim.lr=2e-3"]).notes;
+    assert_eq!(notes, ["--set optim.lr=2e-3 replaces --set optim.lr=1e-3"]);
+}
+
+#[test]
+fn projections_have_the_names_of_transformers_and_of_kiln() {
+    use kiln_model::LoraTarget::{Down, Gate, Key, Output, Query, Up, Value};
+    let targets = |preset: &str, list: &str| {
+        let set = ["model.lora.rank=8", &format!("model.lora.targets={list}")];
+        load_set(Some(preset), &set).expect("valid").model.lora.targets
+    };
+    assert_eq!(targets("llama-125m", "q_proj,v_proj"), [Query, Value]);
+    assert_eq!(targets("gpt2-124m", "[query, \"up\"]"), [Query, Up]);
+    assert_eq!(targets("llama-125m", "all-linear"), [Query, Key, Value, Output, Up, Down, Gate]);
+    assert_eq!(targets("gpt2-124m", "all-linear"), [Query, Key, Value, Output, Up, Down]);
 }
 
 #[test]
@@ -233,12 +270,14 @@ fn a_broken_line_is_one_problem_without_others_that_follow_from_it() {
 
 #[test]
 fn epochs_are_answered_with_the_number_of_steps() {
-    let problem = only_problem(load_set(None, &["train.epochs=10"]));
+    assert_eq!(load_set(None, &["train.epochs=10"]).expect("a key").train.epochs, 10.0);
+    let problem = only_problem(load_set(None, &["num_train_epochs=10"]));
     assert!(
-        problem.starts_with("--set train.epochs=10: unknown key train.epochs: Kiln counts optimizer steps"),
+        problem.ends_with("unknown key num_train_epochs; Kiln calls it train.epochs: --set train.epochs=10"),
         "{problem}"
     );
-    assert!(problem.contains("train.steps = epochs * batches per epoch / train.grad_accum_steps"), "{problem}");
+    let both = only_problem(load_set(None, &["train.epochs=10", "train.steps=900"]));
+    assert!(both.contains("train.steps is set next to train.epochs; name one of the two"), "{both}");
 
     // The number is the one that a run has: of rows, batches and accumulated batches.
     let folder = tempfile::tempdir().expect("a folder");
@@ -246,12 +285,12 @@ fn epochs_are_answered_with_the_number_of_steps() {
     fs::write(&file, "one two three four\n\n".repeat(4096)).expect("writable");
     let train = format!("data.train={}", file.display());
     let problem = only_problem(load_task("lm", &[&train, "num_train_epochs=10", "loader.batch_tokens=512"]));
-    assert!(problem.contains("10 epochs of data.train are about 400 steps: --set train.steps=400"), "{problem}");
-    let set = [&train, "loader.batch_tokens=512", "train.grad_accum_steps=2", "train.epochs=1.5"];
-    assert!(only_problem(load_task("lm", &set)).contains("--set train.steps=30"), "half as many steps");
+    assert!(problem.contains("which are about 400 steps: --set train.epochs=10"), "{problem}");
+    let set = [&train, "loader.batch_tokens=512", "train.grad_accum_steps=2", "num_epochs=1.5"];
+    assert!(only_problem(load_task("lm", &set)).contains("about 30 steps"), "half as many steps");
 
     // A file gets the line of a file.
-    let text = format!("task = \"lm\"\n[data]\ntrain = {:?}\n[train]\nepochs = 10\n", file.display().to_string());
+    let text = format!("task = \"lm\"\n[data]\ntrain = {:?}\n[train]\nmax_epochs = 10\n", file.display().to_string());
     let problem = only_problem(load_text(&text, &["loader.batch_tokens=512"]).0);
-    assert!(problem.contains(":5: ") && problem.ends_with("steps: `steps = 400` in [train]"), "{problem}");
+    assert!(problem.contains(":5: ") && problem.ends_with("steps: `epochs = 10` in [train]"), "{problem}");
 }

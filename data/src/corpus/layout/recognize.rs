@@ -1,0 +1,218 @@
+//! Tells what rows are by their first ones: by the names of the fields, and by what the fields hold.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde_json::{Map, Value};
+
+use super::Layout;
+use crate::corpus::pairs::texts_of;
+use crate::corpus::text::{ANSWERS, is_rated};
+
+/// Names of the class of a text.
+const LABELS: [&str; 13] = [
+    "label",
+    "labels",
+    "class",
+    "category",
+    "section",
+    "topic",
+    "sentiment",
+    "intent",
+    "genre",
+    "rating",
+    "stars",
+    "tag",
+    "emotion",
+];
+/// Names of the text that a class belongs to, and of plain texts.
+const TEXTS: [&str; 10] =
+    ["text", "content", "sentence", "document", "body", "review", "description", "article", "story", "abstract"];
+/// Names of fields about a text, which are neither its class nor a text to learn.
+const ABOUT: [&str; 19] = [
+    "id",
+    "uid",
+    "idx",
+    "lang",
+    "language",
+    "domain",
+    "dataset",
+    "split",
+    "date",
+    "timestamp",
+    "model",
+    "version",
+    "license",
+    "url",
+    "title",
+    "author",
+    "path",
+    "file",
+    "filename",
+];
+/// Rows from which a field whose values recur is a class.
+const ENOUGH_ROWS: usize = 8;
+/// Longest name of a class, in bytes.
+const LONGEST_LABEL: usize = 60;
+
+/// Returns the layout of `rows`, the first of a file.
+pub(super) fn recognize(rows: &[Map<String, Value>]) -> Option<Layout> {
+    let first = rows.first()?;
+    let has = |name: &str| first.contains_key(name);
+    if has("chosen") && has("rejected") {
+        return Some(Layout::Preferences);
+    }
+    if has("chosen") || has("rejected") {
+        return None; // half of a preference, which its reader names
+    }
+    if is_rated(first) {
+        return Some(Layout::Rated);
+    }
+    if let Some(field) = list_of_messages(first) {
+        return Some(Layout::Conversations { field });
+    }
+    if let Some([question, answer]) = ANSWERS.into_iter().find(|names| names.iter().all(|name| has(name))) {
+        return Some(Layout::Answers { question: question.into(), answer: answer.into() });
+    }
+    tagged(rows).or_else(|| of_strings(rows))
+}
+
+/// Returns the value of a field; a dot reaches into nested objects.
+pub(super) fn lookup<'a>(row: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    if let Some(value) = row.get(name) {
+        return Some(value);
+    }
+    let (outer, inner) = name.split_once('.')?;
+    lookup(row.get(outer)?.as_object()?, inner)
+}
+
+/// Returns up to eight names of fields.
+pub(super) fn names_in(rows: &[Map<String, Value>]) -> Vec<String> {
+    rows.first().into_iter().flat_map(|row| row.keys()).take(8).cloned().collect()
+}
+
+fn list_of_messages(row: &Map<String, Value>) -> Option<String> {
+    let is_message = |value: &Value| {
+        let has = |name: &str| value.get(name).is_some();
+        has("role") && (has("content") || has("tool_calls")) || has("from") && has("value")
+    };
+    let is_list = |value: &Value| value.as_array().is_some_and(|list| list.first().is_some_and(is_message));
+    let known = ["messages", "conversations"].into_iter().find(|name| row.get(*name).is_some_and(is_list));
+    let other = || row.iter().find(|(_, value)| is_list(value)).map(|(name, _)| name.clone());
+    known.map(str::to_owned).or_else(other)
+}
+
+/// Two lists of equal length: words, and names or numbers.
+fn tagged(rows: &[Map<String, Value>]) -> Option<Layout> {
+    let first = rows.first()?;
+    let list = |row: &'_ Map<String, Value>, name: &str| row.get(name).and_then(Value::as_array).cloned();
+    let is_words = |name: &&String| list(first, name).is_some_and(|words| words.iter().all(Value::is_string));
+    let n_distinct = |name: &str| {
+        let values = rows.iter().filter_map(|row| list(row, name)).flatten().map(|value| value.to_string());
+        values.collect::<HashSet<_>>().len()
+    };
+    let is_equally_long = |a: &str, b: &str| {
+        rows.iter().all(|row| match (list(row, a), list(row, b)) {
+            (Some(a), Some(b)) => a.len() == b.len() && b.iter().all(|tag| tag.is_string() || tag.is_i64()),
+            _ => false,
+        })
+    };
+
+    let mut found: Vec<(&String, &String)> = Vec::new();
+    for words in first.keys().filter(is_words) {
+        let tags = first.keys().filter(|tags| *tags != words && is_equally_long(words, tags));
+        found.extend(tags.map(|tags| (words, tags)));
+    }
+    // Tags recur more often than words. Of several lists of tags (of parts of speech, of names) the one called so counts.
+    let (words, tags) = found.into_iter().max_by_key(|(words, tags)| {
+        let recurs = n_distinct(words) >= n_distinct(tags);
+        let is_named = ["tags", "labels"].contains(&tags.as_str());
+        (recurs, is_named, tags.contains("ner"), std::cmp::Reverse(n_distinct(tags)))
+    })?;
+    Some(Layout::Tagged { words: words.clone(), tags: tags.clone() })
+}
+
+/// What is known of a field.
+#[derive(Default)]
+struct Column {
+    n_bytes: usize,
+    longest: usize,
+    n: usize,
+    distinct: HashSet<String>,
+    is_string: bool,
+}
+
+/// Rows of strings: labelled texts, pairs or texts.
+fn of_strings(rows: &[Map<String, Value>]) -> Option<Layout> {
+    let mut columns: BTreeMap<String, Column> = BTreeMap::new();
+    rows.iter().for_each(|row| collect("", row, &mut columns));
+    let strings: Vec<(&String, &Column)> =
+        columns.iter().filter(|(name, column)| column.is_string && !is_about(name)).collect();
+    let longest = |except: Option<&String>| {
+        let others = strings.iter().filter(|(name, _)| Some(*name) != except);
+        let named = |name: &str| TEXTS.contains(&name.to_lowercase().as_str());
+        others.max_by_key(|(name, column)| (named(name), column.n_bytes)).map(|(name, _)| (*name).clone())
+    };
+
+    let names: Vec<&str> = strings.iter().map(|(name, _)| name.as_str()).collect();
+    let label = label_of(&columns);
+    let are_pair = match texts_of(&names) {
+        [Some(source), Some(target)] => {
+            Some(Layout::Pairs { source: names[source].into(), target: names[target].into() })
+        }
+        _ => None,
+    };
+    // Two texts with the names of a pair are one, also where a third field is a class.
+    let is_sure = names.len() >= 2 && label.as_ref().is_none_or(|label| !are_of(are_pair.as_ref(), label));
+    if let (Some(pair), true) = (&are_pair, is_sure) {
+        return Some(pair.clone());
+    }
+    if let Some(label) = label
+        && let Some(text) = longest(Some(&label))
+    {
+        return Some(Layout::Labelled { text, label });
+    }
+    are_pair.or_else(|| Some(Layout::Texts { field: longest(None)? }))
+}
+
+/// Whether the field says something about the text next to it.
+fn is_about(name: &str) -> bool {
+    ABOUT.contains(&name.to_lowercase().as_str())
+}
+
+/// Whether the pair has the field `name` on one of its sides.
+fn are_of(pair: Option<&Layout>, name: &str) -> bool {
+    matches!(pair, Some(Layout::Pairs { source, target }) if source == name || target == name)
+}
+
+/// Returns the field that holds a class: by its name, or because its values recur.
+fn label_of(columns: &BTreeMap<String, Column>) -> Option<String> {
+    let is_short = |column: &Column| column.n > 0 && column.longest <= LONGEST_LABEL;
+    let is_named = |name: &str| LABELS.contains(&name.to_lowercase().as_str());
+    let recurs =
+        |column: &Column| column.n >= ENOUGH_ROWS && column.distinct.len() > 1 && column.distinct.len() * 4 <= column.n;
+    let candidates = columns.iter().filter(|(name, _)| !is_about(name));
+    let found = candidates.filter(|(name, column)| is_short(column) && (is_named(name) || recurs(column)));
+    let best = found.max_by_key(|(name, column)| (is_named(name), recurs(column), column.is_string));
+    best.map(|(name, _)| name.clone())
+}
+
+fn collect(prefix: &str, row: &Map<String, Value>, columns: &mut BTreeMap<String, Column>) {
+    for (key, value) in row {
+        let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        let (text, is_string) = match value {
+            Value::Object(inner) => {
+                collect(&name, inner, columns);
+                continue;
+            }
+            Value::String(text) => (text.clone(), true),
+            Value::Bool(_) | Value::Number(_) if !value.is_f64() => (value.to_string(), false),
+            _ => continue,
+        };
+        let column = columns.entry(name).or_default();
+        column.n_bytes += text.len();
+        column.longest = column.longest.max(text.len());
+        column.n += 1;
+        column.is_string = is_string;
+        column.distinct.insert(text);
+    }
+}

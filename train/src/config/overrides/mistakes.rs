@@ -1,0 +1,84 @@
+//! Describes keys and values that cannot be read, with the key that was probably meant.
+
+use std::collections::BTreeSet;
+
+use toml::Value;
+
+use super::other_names::OTHER_NAMES;
+use crate::config::suggest::{did_you_mean, nearest};
+
+/// Describes in one sentence why a key could not be read.
+pub(super) fn explain(key: &str, error: &toml::de::Error, known: &[(String, Value)]) -> String {
+    let message = error.message().trim();
+    let section = key.rsplit_once('.').map(|(section, _)| section);
+    if message.starts_with("unknown field") {
+        return unknown_key(key, section, known);
+    }
+    if let Some(rest) = message.strip_prefix("unknown variant ") {
+        let (found, expected) = rest.split_once(", expected ").unwrap_or((rest, ""));
+        let names: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        let found = found.trim_matches('`');
+        return format!(
+            "{key} = {found:?} is not known{}; one of {}",
+            did_you_mean(found, names.iter().copied()),
+            names.join(", ")
+        );
+    }
+
+    let Some((found, wanted)) = message.split_once(", expected ") else { return format!("{key}: {message}") };
+    let found = found.trim_start_matches("invalid type: ").trim_start_matches("invalid value: ");
+    let wanted = match wanted {
+        "f32" | "f64" => "a number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0",
+        "a sequence" => "a list",
+        struct_name if struct_name.starts_with("struct ") => "a section with keys of its own",
+        other => other,
+    };
+    format!("{key}: found {}, wanted {wanted}", found.replace('`', ""))
+}
+
+fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> String {
+    let last = key.rsplit('.').next().unwrap_or(key);
+    if let Some((_, meant)) = OTHER_NAMES.into_iter().find(|(name, _)| *name == last) {
+        return format!("unknown key {key}; did you mean {meant}?");
+    }
+    let keys = || known.iter().map(|(key, _)| key.as_str()).chain(OPTIONAL_KEYS);
+    let sections: BTreeSet<&str> = keys().filter_map(|key| key.rsplit_once('.')).map(|(section, _)| section).collect();
+    let all: Vec<&str> = keys().chain(sections).collect();
+
+    // First the right key in the wrong section, then a near key of the same section, then any near key.
+    let top_level = all.iter().copied().find(|known| *known == last);
+    let elsewhere = top_level.or_else(|| all.iter().copied().find(|known| known.rsplit('.').next() == Some(last)));
+    let siblings = || all.iter().copied().filter(|known| known.rsplit_once('.').map(|(section, _)| section) == section);
+    let near_sibling = || {
+        let near = nearest(last, siblings().filter_map(|known| known.rsplit('.').next()))?;
+        siblings().find(|known| known.rsplit('.').next() == Some(near))
+    };
+    match elsewhere.or_else(near_sibling).or_else(|| nearest(key, all.iter().copied())) {
+        Some(meant) => format!("unknown key {key}; did you mean {meant}?"),
+        None => {
+            let names: Vec<_> = siblings().filter_map(|known| known.rsplit('.').next()).collect();
+            let names = if names.is_empty() { all } else { names };
+            format!("unknown key {key}; the known keys are {}", names.join(", "))
+        }
+    }
+}
+
+/// Keys that no preset sets, so its TOML lacks them.
+pub(super) const OPTIONAL_KEYS: [&str; 15] = [
+    "preset",
+    "data.cache_dir",
+    "data.text.chat_template",
+    "tokenizer.path",
+    "tokenizer.target_path",
+    "tokenizer.cls_token",
+    "tokenizer.sep_token",
+    "tokenizer.mask_token",
+    "model.activation_dropout",
+    "model.qkv_bias",
+    "model.feed_forward_bias",
+    "model.rope_scaling",
+    "model.local_rope_theta",
+    "model.attention_scale",
+    "model.logits_chunk_rows",
+];

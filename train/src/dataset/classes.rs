@@ -1,0 +1,118 @@
+//! What the user should know about the classes of labelled rows.
+
+use std::collections::HashSet;
+
+use kiln_data::{LabelledCorpus, LabelledInput, Task};
+
+use crate::units::counted;
+
+/// Classes whose shares are listed.
+const LISTED: usize = 8;
+/// From so many rows on, a class with one row is worth a word.
+const ENOUGH_ROWS: usize = 20;
+
+/// Lists the classes with their shares, most frequent first: always predicting the first is right that often. Warns of classes with one
+/// row, of classes that differ in case or spaces only, of texts that repeat, and of fields that are probably swapped.
+pub(super) fn notes(corpus: &LabelledCorpus, task: Task) -> Vec<String> {
+    let mut counts: Vec<(u64, &str)> = corpus.names().iter().map(|name| (0, name.as_str())).collect();
+    for label in corpus.rows().iter().flat_map(|row| &row.labels) {
+        counts[*label as usize].0 += 1;
+    }
+    let total = counts.iter().map(|(n, _)| n).sum::<u64>().max(1) as f64;
+    counts.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+    let share = |(n, name): &(u64, &str)| format!("{name} {:.1}%", 100.0 * *n as f64 / total);
+    let listed: Vec<String> = counts.iter().take(LISTED).map(share).collect();
+    let more = counts.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+
+    let first = format!("{} classes: {}{more}", counts.len(), listed.join(", "));
+    let n_rows = corpus.rows().len();
+    [Some(first), alike(&counts), alone(&counts, n_rows), swapped(corpus, counts.len(), task)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Names classes that are probably one.
+fn alike(counts: &[(u64, &str)]) -> Option<String> {
+    let key = |name: &str| name.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+    let pair = counts.iter().enumerate().find_map(|(at, (_, name))| {
+        let same = counts[at + 1..].iter().find(|(_, other)| key(other) == key(name))?;
+        Some((name, same.1))
+    });
+    pair.map(|(name, other)| {
+        format!("warning: the classes {name:?} and {other:?} differ in case or spaces only: if they are one, correct the rows")
+    })
+}
+
+/// Names classes that have one row.
+fn alone(counts: &[(u64, &str)], n_rows: usize) -> Option<String> {
+    let once: Vec<String> = counts.iter().filter(|(n, _)| *n == 1).map(|(_, name)| format!("{name:?}")).collect();
+    if once.is_empty() || n_rows < ENOUGH_ROWS || once.len() * 2 > counts.len() {
+        return None;
+    }
+    let more = once.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let listed = once[..once.len().min(LISTED)].join(", ");
+    Some(format!(
+        "warning: {} with one row: {listed}{more}; one row teaches little, or its label has a typo",
+        counted(once.len() as u64, "label")
+    ))
+}
+
+/// Says that text and label are probably swapped: nearly every row has a class of its own, and texts recur.
+fn swapped(corpus: &LabelledCorpus, n_classes: usize, task: Task) -> Option<String> {
+    let rows = corpus.rows();
+    if task != Task::Classification || rows.len() < ENOUGH_ROWS || n_classes * 2 < rows.len() {
+        return None;
+    }
+    let texts: HashSet<&str> = rows
+        .iter()
+        .filter_map(|row| match &row.input {
+            LabelledInput::Text { text, .. } => Some(text.as_str()),
+            LabelledInput::Words(_) => None,
+        })
+        .collect();
+    let hint = match texts.len() * 2 < n_classes {
+        true => ": data.labels.text_field and data.labels.label_field are probably swapped",
+        false => "; a class needs several rows to be learned",
+    };
+    Some(format!("warning: {n_classes} classes for {} rows{hint}", rows.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_data::LabelConfig;
+
+    use super::*;
+
+    fn notes_of(rows: impl Iterator<Item = (String, String)>) -> Vec<String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("rows.jsonl");
+        let lines: String =
+            rows.map(|(text, label)| format!("{{\"text\": \"{text}\", \"label\": \"{label}\"}}\n")).collect();
+        std::fs::write(&path, lines).expect("writable");
+        let corpus = LabelledCorpus::read(&[path], Task::Classification, &LabelConfig::default()).expect("rows");
+        notes(&corpus, Task::Classification)
+    }
+
+    #[test]
+    fn a_typo_in_a_label_is_named_although_its_class_is_small() {
+        let rows = (0..60)
+            .map(|i| (format!("text {i}"), if i == 7 { "Games ".into() } else { ["games", "net"][i % 2].into() }));
+        let notes = notes_of(rows);
+        assert!(notes[0].starts_with("3 classes: "), "{notes:?}");
+        assert!(notes[1].contains("\"games\" and \"Games \" differ in case or spaces only"), "{notes:?}");
+        assert!(notes[2].contains("1 label with one row: \"Games \""), "{notes:?}");
+    }
+
+    #[test]
+    fn swapped_fields_are_named_and_usual_rows_get_no_warning() {
+        let swapped = notes_of((0..60).map(|i| (["games", "net"][i % 2].into(), format!("a text {i}"))));
+        assert!(
+            swapped.iter().any(|note| note.contains("60 classes for 60 rows") && note.contains("swapped")),
+            "{swapped:?}"
+        );
+        assert_eq!(notes_of((0..60).map(|i| (format!("a text {i}"), ["games", "net"][i % 2].into()))).len(), 1);
+    }
+}
