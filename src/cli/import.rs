@@ -29,7 +29,7 @@ use kiln_train::run::{NewRun, folder};
 use languages::Languages;
 use serde_json::{Map, Value, json};
 use tokenizer_settings::PUBLISHED;
-use tokenizers::Tokenizers;
+use tokenizers::{Roles, Tokenizers};
 
 /// Makes a run from a Hugging Face model folder
 ///
@@ -114,11 +114,7 @@ fn import(args: Args) -> Result<PathBuf> {
     let rules = Rules::new(&args.dir, &generation, &tokenizer)?;
     tokens.decoder_start = tokens.decoder_start.or_else(|| rules.decoder_start());
     let tokenizer_config = source.tokenizer_config()?;
-    let spelling = |role: &str| match &roles {
-        Some(roles) => roles.get(role).cloned(),
-        None => tokenizer_config[role].as_str().or(tokenizer_config[role]["content"].as_str()).map(str::to_owned),
-    };
-    let mut names = token_names(task, &tokenizer, &tokens, &spelling, &tokenizer_path)?;
+    let mut names = token_names(task, &tokenizer, &tokens, &roles, &tokenizer_path)?;
     let keys = ["source_lang", "target_lang"].into_iter();
     let keys = keys.filter(|key| of_languages && tokenizer_config[key].is_string());
     keys.for_each(|key| names[key] = tokenizer_config[key].clone());
@@ -218,16 +214,16 @@ fn class_names(config: &Value, n_classes: usize, dir: &Path) -> Result<Vec<Strin
     Ok(names)
 }
 
-/// Returns the spellings of the special tokens, which Kiln stores next to a tokenizer. They come from the files of the folder, through
-/// `spelling`; for translation, ids in `config.json` determine the start and end tokens.
+/// Returns the spellings of the special tokens, which Kiln stores next to a tokenizer. They come from the files of the folder, as
+/// `roles`; for translation, ids in `config.json` determine the start and end tokens.
 fn token_names(
     task: Task,
     tokenizer: &TokenizerFile,
     tokens: &TokenIds,
-    spelling: &dyn Fn(&str) -> Option<String>,
+    roles: &Roles,
     path: &Path,
 ) -> Result<Value, FolderError> {
-    let of_files = |role: &str| spelling(role).filter(|token| tokenizer.has(token));
+    let of_files = |role: &str| roles.get(role).filter(|token| tokenizer.has(token)).cloned();
     let of_id = |id: Option<u32>| id.and_then(|id| tokenizer.token(id)).map(str::to_owned);
 
     let mut names = Map::new();

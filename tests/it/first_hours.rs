@@ -67,7 +67,7 @@ fn other_text_is_scored_with_the_flags_that_messages_name() {
         .refused(3, &["its rows are pairs", "--set data.corpus.source_field=en --set data.corpus.target_field=it"]);
     evaluate(&set(&fields)).ok();
     evaluate(&set(&["generate.beam_size=4"])).refused(2, &["write --beam 4", "data.corpus"]);
-    evaluate(&set(&["data.corpus.source_feild=en"])).refused(2, &["did you mean data.corpus.source_field?"]);
+    evaluate(&set(&["data.corpus.source_filed=en"])).refused(2, &["did you mean data.corpus.source_field?"]);
     place.write("named.jsonl", "{\"text\": \"a\", \"label\": \"b\"}\n".repeat(4));
     let other = evaluate(&[]);
     assert!(!other.stderr.contains("--task"), "evaluate has no such option: {other:#?}");

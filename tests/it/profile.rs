@@ -238,6 +238,5 @@ fn requests_that_make_no_sense_are_refused() {
     place.write("file", "");
     profile(&place, &["--steps", "0"]).refused(2, &["--steps", "1..=1000"]);
     profile(&place, &["--run", "nothing"]).refused(2, &["nothing: there is no run here"]);
-    profile(&place, &["--set", "train.sync_every=5"]).refused(2, &["train.sync_every = 5", "--devices"]);
     profile(&place, &["--out", "file/out"]).refused(1, &["file/out", "--out names another"]);
 }

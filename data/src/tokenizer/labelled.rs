@@ -128,6 +128,7 @@ impl LabelledEncoder {
                  data.text.seq_len to at least {least}"
             )));
         }
+
         Ok(Self {
             encoder: tokenizer.encoder(),
             single,

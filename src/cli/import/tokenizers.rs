@@ -11,6 +11,10 @@ use kiln_train::checkpoint::StoredFile;
 use kiln_train::config::Task;
 use kiln_train::config::task::{Reads, traits_of};
 use kiln_train::logging::print::stderr_line;
+use serde_json::Value;
+
+/// Special tokens by their roles (`mask_token`).
+pub(super) type Roles = BTreeMap<&'static str, String>;
 
 /// The tokenizers of a model folder.
 pub(super) struct Tokenizers {
@@ -22,8 +26,8 @@ pub(super) struct Tokenizers {
     pub(super) files: Vec<StoredFile>,
     /// The ids that the tokenizer puts in front of and behind a text; `None` if it does not say.
     pub(super) around: Option<(Vec<u32>, Vec<u32>)>,
-    /// The special token of each role, for a `tokenizer.json`.
-    pub(super) roles: Option<BTreeMap<&'static str, String>>,
+    /// The special token of each role, as the files of the folder say.
+    pub(super) roles: Roles,
     /// Whether each language has its own tokenizer.
     pub(super) of_languages: bool,
     /// One more than the largest id.
@@ -43,11 +47,14 @@ impl Tokenizers {
         rows: usize,
     ) -> Result<Self> {
         if named.is_none() && traits_of(task).reads == Reads::Pairs {
+            let roles = roles_in(&source.tokenizer_config()?);
             if let Some(files) = MarianFiles::read(dir)? {
-                return Ok(Self::of_languages(files, tokens, dir.join(MarianFiles::VOCABULARY))?);
+                let read = Self::of_languages(files, tokens, dir.join(MarianFiles::VOCABULARY))?;
+                return Ok(Self { roles, ..read });
             }
             if let Some(files) = M2m100Files::read(dir)? {
-                return Ok(Self::of_many_languages(files, tokens, dir.join(M2m100Files::VOCABULARY))?);
+                let read = Self::of_many_languages(files, tokens, dir.join(M2m100Files::VOCABULARY))?;
+                return Ok(Self { roles, ..read });
             }
         }
 
@@ -58,7 +65,7 @@ impl Tokenizers {
         let first = TokenizerFile::parse(&bytes, &path)?;
         let around = first.around().with_context(|| path.display().to_string())?;
         let files = vec![StoredFile { name: TOKENIZER_FILE.to_owned(), bytes }];
-        Ok(Self { n_ids: first.n_ids(), first, path, files, around, roles: Some(roles), of_languages: false })
+        Ok(Self { n_ids: first.n_ids(), first, path, files, around, roles, of_languages: false })
     }
 
     fn of_languages(files: MarianFiles, tokens: &TokenIds, path: PathBuf) -> Result<Self, FolderError> {
@@ -71,7 +78,7 @@ impl Tokenizers {
             path,
             files: files.into_files().map(stored).into(),
             around: Some((Vec::new(), tokens.eos.into_iter().collect())), // as `MarianTokenizer` does
-            roles: None,
+            roles: Roles::new(),
             of_languages: true,
         })
     }
@@ -83,7 +90,7 @@ impl Tokenizers {
         let stored = |name: &str, bytes| StoredFile { name: name.to_owned(), bytes };
         let files = vec![stored(TOKENIZER_FILE, json.into_bytes()), stored(SENTENCEPIECE_FILE, model)];
         let around = Some((before.into_iter().collect(), tokens.eos.into_iter().collect())); // as `M2M100Tokenizer` does
-        Ok(Self { n_ids: first.n_ids(), first, path, files, around, roles: None, of_languages: false })
+        Ok(Self { n_ids: first.n_ids(), first, path, files, around, roles: Roles::new(), of_languages: false })
     }
 
     /// Refuses tokenizers with more ids than the embedding has rows. More rows than ids are usual, because sizes are rounded
@@ -104,6 +111,15 @@ impl Tokenizers {
         }
         Ok(())
     }
+}
+
+/// Returns the roles that a `tokenizer_config.json` names. Translators need no others.
+fn roles_in(config: &Value) -> Roles {
+    let token = |role: &'static str| {
+        let value = &config[role];
+        Some((role, value.as_str().or(value["content"].as_str())?.to_owned()))
+    };
+    ["pad_token", "bos_token", "eos_token", "unk_token"].into_iter().filter_map(token).collect()
 }
 
 fn no_tokenizer(dir: &Path) -> FolderError {

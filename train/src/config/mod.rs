@@ -233,7 +233,7 @@ pub struct TrainConfig {
     /// are enough for all. Results are equal bit for bit.
     pub shard_optimizer: bool,
     /// Steps from one outer step to the next (DiLoCo, Douillard et al. 2023). Each of several devices takes them alone, for slow links.
-    /// 1: there is no outer optimizer, and gradients are exchanged in every step.
+    /// 1: no outer optimizer; gradients are exchanged in every step.
     pub sync_every: u64,
     /// GPU: which kernels compute products and attention: `auto`, the newest that the GPU has the instructions for; `ampere`, at most
     /// those for Ampere; or `stock`, Burn's own. For measurements.

@@ -83,7 +83,7 @@ fn share_out(
     if config.train.sync_every > 1 && n_replicas > 0 && n_replicas != n_devices {
         return Err(RunError::Config(format!(
             "this run takes steps alone on each of its devices (train.sync_every = {}), which have optimizer states of their own: resume it on \
-             {n_replicas}, not on {n_devices}",
+             {n_replicas} devices, not on {n_devices}",
             config.train.sync_every
         )));
     }

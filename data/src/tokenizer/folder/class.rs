@@ -41,47 +41,58 @@ fn takes_llama(tokenizer: &Value, model: &Value) -> bool {
     model["model_type"] != "mistral" && !spells_bytes(tokenizer)
 }
 
-/// Returns the special tokens that a folder's class has unless a file says otherwise: pairs of role and token.
-pub(super) fn own_tokens(tokenizer: &Value, config: &Value, model: &Value) -> &'static [(&'static str, &'static str)] {
+/// A role and its token.
+type Own = (&'static str, &'static str);
+
+const OF_BERT: &[Own] = &[
+    ("unk_token", "[UNK]"),
+    ("sep_token", "[SEP]"),
+    ("pad_token", "[PAD]"),
+    ("cls_token", "[CLS]"),
+    ("mask_token", "[MASK]"),
+];
+
+const OF_ROBERTA: &[Own] = &[
+    ("bos_token", "<s>"),
+    ("eos_token", "</s>"),
+    ("unk_token", "<unk>"),
+    ("sep_token", "</s>"),
+    ("pad_token", "<pad>"),
+    ("cls_token", "<s>"),
+    ("mask_token", "<mask>"),
+];
+
+const OF_GEMMA: &[Own] = &[
+    ("bos_token", "<bos>"),
+    ("eos_token", "<eos>"),
+    ("unk_token", "<unk>"),
+    ("pad_token", "<pad>"),
+    ("mask_token", "<mask>"),
+];
+
+const OF_GPT2: &[Own] =
+    &[("bos_token", "<|endoftext|>"), ("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>")];
+
+const OF_QWEN2: &[Own] =
+    &[("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>")];
+
+/// Returns the special tokens that a folder's class has unless a file says otherwise.
+pub(super) fn own_tokens(tokenizer: &Value, config: &Value, model: &Value) -> &'static [Own] {
     match name(config, model).unwrap_or_default() {
-        "BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" => &[
-            ("unk_token", "[UNK]"),
-            ("sep_token", "[SEP]"),
-            ("pad_token", "[PAD]"),
-            ("cls_token", "[CLS]"),
-            ("mask_token", "[MASK]"),
-        ],
+        "BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" => OF_BERT,
         "RobertaTokenizer"
         | "BartTokenizer"
         | "XLMRobertaTokenizer"
         | "CamembertTokenizer"
         | "MBartTokenizer"
-        | "NllbTokenizer" => &[
-            ("bos_token", "<s>"),
-            ("eos_token", "</s>"),
-            ("unk_token", "<unk>"),
-            ("sep_token", "</s>"),
-            ("pad_token", "<pad>"),
-            ("cls_token", "<s>"),
-            ("mask_token", "<mask>"),
-        ],
-        "GPT2Tokenizer" => {
-            &[("bos_token", "<|endoftext|>"), ("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>")]
-        }
+        | "NllbTokenizer" => OF_ROBERTA,
+        "GPT2Tokenizer" => OF_GPT2,
         "GPTNeoXTokenizer" => &[("eos_token", "<|endoftext|>"), ("pad_token", "<|padding|>")],
-        "Qwen2Tokenizer" => {
-            &[("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>")]
-        }
+        "Qwen2Tokenizer" => OF_QWEN2,
         "LlamaTokenizer" if takes_llama(tokenizer, model) => {
             &[("bos_token", "<s>"), ("eos_token", "</s>"), ("unk_token", "<unk>")]
         }
-        "GemmaTokenizer" => &[
-            ("bos_token", "<bos>"),
-            ("eos_token", "<eos>"),
-            ("unk_token", "<unk>"),
-            ("pad_token", "<pad>"),
-            ("mask_token", "<mask>"),
-        ],
+        "GemmaTokenizer" => OF_GEMMA,
         "T5Tokenizer" => &[("eos_token", "</s>"), ("unk_token", "<unk>"), ("pad_token", "<pad>")],
         _ => &[],
     }

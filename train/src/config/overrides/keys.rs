@@ -59,7 +59,7 @@ mod tests {
         assert!(!bare.validate().is_empty(), "a bare encoder, as imported");
         let set = |keys: &[&str]| bare.with_keys(&keys.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(set(&["data.text.field=body"]).expect("valid").data.text.field, "body");
-        let error = set(&["data.text.field=", "data.text.feild=x"]).expect_err("two mistakes").to_string();
+        let error = set(&["data.text.field=", "data.text.filed=x"]).expect_err("two mistakes").to_string();
         assert!(error.contains("2 problems") && error.contains("did you mean data.text.field?"), "{error}");
     }
 }
