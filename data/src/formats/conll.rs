@@ -116,7 +116,7 @@ impl Sentences {
             false => line.split_whitespace().collect(),
         };
         // CoNLL-U adds lines for words that are written together (`1-2`) and for words that are not written (`1.1`).
-        let is_added = is_universal && columns[0].contains(['-', '.']);
+        let is_added = is_universal && columns.first().is_some_and(|number| number.contains(['-', '.']));
         if is_comment || is_added {
             return Ok(None);
         }
