@@ -3,6 +3,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokenizers::{EncodeInput, Encoding, Tokenizer};
 
@@ -27,7 +29,19 @@ pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 /// Reads a `tokenizer.json`.
 pub(super) fn read(json: &str) -> Result<Tokenizer, String> {
     check(&serde_json::from_str(json).map_err(|e| e.to_string())?)?;
+    serde_json::from_str::<Parts>(json).map_err(|e| e.to_string())?;
     caught(|| json.parse::<Tokenizer>())?.map_err(|e| e.to_string())
+}
+
+/// The parts that are checked. A part that a file has twice is an error: the check would see one of them, the reader's crate the other.
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "the names are read, not the values")]
+struct Parts {
+    added_tokens: Option<IgnoredAny>,
+    normalizer: Option<IgnoredAny>,
+    pre_tokenizer: Option<IgnoredAny>,
+    model: Option<IgnoredAny>,
+    decoder: Option<IgnoredAny>,
 }
 
 /// Encodes a text with the special tokens of the file.
