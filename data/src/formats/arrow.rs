@@ -12,7 +12,7 @@ use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::{Message, MessageHeader, RecordBatch as BatchMessage, root_as_message};
 
 use super::columns::{BatchRows, ClassNames};
-use super::{Format, Place, Records, Wanted, compressed};
+use super::{Place, Records, Wanted, compressed};
 use crate::error::{Error, Result, panic_text};
 
 /// Begins a file; a stream has none.
@@ -26,38 +26,21 @@ const MAX_BODY_BYTES: u64 = 2 << 30;
 /// Rows of one message.
 const MAX_ROWS: u64 = 1 << 24;
 
-/// Arrow tables.
-pub(super) struct Arrow;
-
-impl Format for Arrow {
-    fn name(&self) -> &'static str {
-        "arrow"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &["arrow", "feather"]
-    }
-
-    fn is_binary(&self) -> bool {
-        true
-    }
-
-    fn open(&self, path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>> {
-        let mut batches = Batches {
-            path: path.into(),
-            reader: compressed::open(path)?,
-            decoder: StreamDecoder::new(),
-            names: ClassNames::default(),
-            wanted: wanted.clone(),
-            rows: None,
-            n_messages: 0,
-            n_rows: 0,
-            is_over: false,
-            is_file: false,
-        };
-        batches.read_start()?;
-        Ok(Box::new(batches))
-    }
+pub(super) fn open(path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>> {
+    let mut batches = Batches {
+        path: path.into(),
+        reader: compressed::open(path)?,
+        decoder: StreamDecoder::new(),
+        names: ClassNames::default(),
+        wanted: wanted.clone(),
+        rows: None,
+        n_messages: 0,
+        n_rows: 0,
+        is_over: false,
+        is_file: false,
+    };
+    batches.read_start()?;
+    Ok(Box::new(batches))
 }
 
 struct Batches {

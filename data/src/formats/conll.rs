@@ -6,46 +6,35 @@
 use std::path::{Path, PathBuf};
 
 use super::line_reader::LineReader;
-use super::{Format, Place, Records, RowProblem, Wanted, write_string};
+use super::{Format, Place, Records, RowProblem, write_string};
 use crate::error::{Error, Result};
 
 /// The word first and its tag last.
-pub(super) const CONLL: Conll = Conll { name: "conll", endings: &["conll", "iob", "iob2", "bio"], word: 0, tag: None };
+pub(super) const CONLL: Format = Format {
+    name: "conll",
+    endings: &["conll", "iob", "iob2", "bio"],
+    is_binary: false,
+    is_all_text: true,
+    open: |path, _| open(path, 0, None),
+};
 /// Ten columns of Universal Dependencies.
-pub(super) const CONLLU: Conll = Conll { name: "conllu", endings: &["conllu"], word: 1, tag: Some(3) };
+pub(super) const CONLLU: Format = Format {
+    name: "conllu",
+    endings: &["conllu"],
+    is_binary: false,
+    is_all_text: true,
+    open: |path, _| open(path, 1, Some(3)),
+};
 
 /// A sentence with more words is a sign of a file without blank lines. Refusing it bounds the memory.
 const MAX_WORDS: usize = 1 << 16;
 /// The most columns of a line.
 const MAX_COLUMNS: usize = 64;
 
-/// A kind of columns.
-pub(super) struct Conll {
-    name: &'static str,
-    endings: &'static [&'static str],
-    /// The column of the words.
-    word: usize,
-    /// The column of the tags. `None`: the last one.
-    tag: Option<usize>,
-}
-
-impl Format for Conll {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        self.endings
-    }
-
-    fn is_all_text(&self) -> bool {
-        true
-    }
-
-    fn open(&self, path: &Path, _: &Wanted) -> Result<Box<dyn Records>> {
-        let lines = LineReader::open(path)?;
-        Ok(Box::new(Sentences { path: path.into(), lines, word: self.word, tag: self.tag, line: Vec::new() }))
-    }
+/// Opens a file with the words in one column and their tags in another one. `None`: in the last one.
+fn open(path: &Path, word: usize, tag: Option<usize>) -> Result<Box<dyn Records>> {
+    let lines = LineReader::open(path)?;
+    Ok(Box::new(Sentences { path: path.into(), lines, word, tag, line: Vec::new() }))
 }
 
 struct Sentences {
@@ -180,6 +169,7 @@ mod tests {
 
     use super::super::FileFormat;
     use super::*;
+    use crate::formats::Wanted;
 
     fn read(name: &str, text: &str) -> Result<Vec<(String, Place)>> {
         let folder = tempfile::tempdir().expect("a folder");

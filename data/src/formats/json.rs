@@ -8,24 +8,15 @@ use super::{Format, Place, Records, Wanted, ending};
 use crate::error::Result;
 
 /// JSON Lines. A file `.json` may be an array.
-pub(super) struct JsonLines;
+pub(super) const JSON: Format =
+    Format { name: "jsonl", endings: &["jsonl", "ndjson", "json"], is_binary: false, is_all_text: false, open };
 
-impl Format for JsonLines {
-    fn name(&self) -> &'static str {
-        "jsonl"
+fn open(path: &Path, _: &Wanted) -> Result<Box<dyn Records>> {
+    let mut lines = LineReader::open(path)?;
+    if ending(path) == "json" && lines.first_byte()? == Some(b'[') {
+        return Ok(Box::new(JsonArray::new(path, lines)));
     }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &["jsonl", "ndjson", "json"]
-    }
-
-    fn open(&self, path: &Path, _: &Wanted) -> Result<Box<dyn Records>> {
-        let mut lines = LineReader::open(path)?;
-        if ending(path) == "json" && lines.first_byte()? == Some(b'[') {
-            return Ok(Box::new(JsonArray::new(path, lines)));
-        }
-        Ok(Box::new(Lines(lines)))
-    }
+    Ok(Box::new(Lines(lines)))
 }
 
 struct Lines(LineReader);

@@ -48,33 +48,28 @@ pub(crate) use problem::RowProblem;
 use crate::error::Result;
 
 /// All formats. Those without a line here are the ones that only one task has: parallel files, and documents of plain text.
-const FORMATS: [&dyn Format; 7] =
-    [&json::JsonLines, &table::CSV, &table::TSV, &conll::CONLL, &conll::CONLLU, &parquet::Parquet, &arrow::Arrow];
+const FORMATS: [&Format; 7] = [&json::JSON, &table::CSV, &table::TSV, &conll::CONLL, &conll::CONLLU, &PARQUET, &ARROW];
+
+/// Parquet tables. Reading them needs a feature; knowing them does not.
+const PARQUET: Format =
+    Format { name: "parquet", endings: &["parquet"], is_binary: true, is_all_text: false, open: parquet::open };
+/// Arrow tables.
+const ARROW: Format =
+    Format { name: "arrow", endings: &["arrow", "feather"], is_binary: true, is_all_text: false, open: arrow::open };
 
 /// How the bytes of a file become records.
-pub(crate) trait Format: Sync {
-    /// Returns the name that fingerprints and messages have.
-    fn name(&self) -> &'static str;
-
-    /// Returns the endings of names of such files, in lower case.
-    fn endings(&self) -> &'static [&'static str];
-
+pub(crate) struct Format {
+    /// Stands in fingerprints and messages.
+    name: &'static str,
+    /// Endings of names of such files, in lower case.
+    endings: &'static [&'static str],
     /// Whether such files are not text.
-    fn is_binary(&self) -> bool {
-        false
-    }
-
+    is_binary: bool,
     /// Whether such files have texts alone, so that a number is a text, too.
-    fn is_all_text(&self) -> bool {
-        false
-    }
-
-    /// Opens a file. Reads the `wanted` fields of each record, and others where that costs nothing.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be read, or is not of this format.
-    fn open(&self, path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>>;
+    is_all_text: bool,
+    /// Opens a file. Reads the fields that are wanted of each record, and others where that costs nothing. Fails if the file cannot be
+    /// read, or is not of this format.
+    open: fn(&Path, &Wanted) -> Result<Box<dyn Records>>,
 }
 
 /// The records of a file, in order.
@@ -148,11 +143,11 @@ impl Wanted {
 
 /// One of the formats.
 #[derive(Clone, Copy)]
-pub struct FileFormat(&'static dyn Format);
+pub struct FileFormat(&'static Format);
 
 impl FileFormat {
     /// JSON Lines, or a JSON array.
-    pub(crate) const JSON: Self = Self(&json::JsonLines);
+    pub(crate) const JSON: Self = Self(&json::JSON);
     /// CSV with a header.
     pub(crate) const CSV: Self = Self(&table::CSV);
     /// TSV with a header.
@@ -161,26 +156,26 @@ impl FileFormat {
     /// Finds the format of a file by its name, without the endings of compressed files.
     pub(crate) fn by_name(path: &Path) -> Option<Self> {
         let ending = ending(path);
-        FORMATS.into_iter().find(|format| format.endings().contains(&ending.as_str())).map(Self)
+        FORMATS.into_iter().find(|format| format.endings.contains(&ending.as_str())).map(Self)
     }
 
     /// Returns its name in fingerprints and messages.
     pub fn name(self) -> &'static str {
-        self.0.name()
+        self.0.name
     }
 
     /// Whether such files are not text.
     pub(crate) fn is_binary(self) -> bool {
-        self.0.is_binary()
+        self.0.is_binary
     }
 
     /// Whether such files have texts alone, so that a number is a text, too.
     pub(crate) fn is_all_text(self) -> bool {
-        self.0.is_all_text()
+        self.0.is_all_text
     }
 
     pub(crate) fn open(self, path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>> {
-        self.0.open(path, wanted)
+        (self.0.open)(path, wanted)
     }
 }
 

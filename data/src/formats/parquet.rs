@@ -17,7 +17,7 @@ use parquet::file::metadata::ColumnChunkMetaData;
 
 use super::columns::{BatchRows, ClassNames};
 use super::thrift::Thrift;
-use super::{Format, Place, Records, Wanted};
+use super::{Place, Records, Wanted};
 use crate::error::{Error, Result, panic_text};
 use crate::files::open_file;
 
@@ -36,25 +36,8 @@ const BATCH_BYTES: i64 = 256 << 20;
 /// Rows of a batch.
 const BATCH_ROWS: i64 = 1024;
 
-/// Parquet tables.
-pub(super) struct Parquet;
-
-impl Format for Parquet {
-    fn name(&self) -> &'static str {
-        "parquet"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &["parquet"]
-    }
-
-    fn is_binary(&self) -> bool {
-        true
-    }
-
-    fn open(&self, path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>> {
-        Ok(Box::new(RowGroups::open(path, wanted)?))
-    }
+pub(super) fn open(path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>> {
+    Ok(Box::new(RowGroups::open(path, wanted)?))
 }
 
 struct RowGroups {

@@ -6,46 +6,37 @@ use super::csv_rows::CsvRows;
 use super::{Format, Place, Records, RowProblem, Wanted, write_string};
 use crate::error::{Error, Result};
 
-/// Cells between commas, semicolons or tabs.
-pub(super) const CSV: Table = Table { name: "csv", endings: &["csv"], delimiter: None };
+/// Cells between commas, semicolons or tabs, as the first rows show.
+pub(super) const CSV: Format = Format {
+    name: "csv",
+    endings: &["csv"],
+    is_binary: false,
+    is_all_text: true,
+    open: |path, wanted| open(path, wanted, None),
+};
 /// Cells between tabs.
-pub(super) const TSV: Table = Table { name: "tsv", endings: &["tsv"], delimiter: Some(b'\t') };
+pub(super) const TSV: Format = Format {
+    name: "tsv",
+    endings: &["tsv"],
+    is_binary: false,
+    is_all_text: true,
+    open: |path, wanted| open(path, wanted, Some(b'\t')),
+};
 
-/// A kind of tables.
-pub(super) struct Table {
-    name: &'static str,
-    endings: &'static [&'static str],
-    /// `None` where the first rows show it.
-    delimiter: Option<u8>,
-}
-
-impl Format for Table {
-    fn name(&self) -> &'static str {
-        self.name
+/// Opens a table. Without a delimiter, its first rows show it.
+fn open(path: &Path, wanted: &Wanted, delimiter: Option<u8>) -> Result<Box<dyn Records>> {
+    let delimiter = match delimiter {
+        Some(delimiter) => delimiter,
+        None => CsvRows::first_rows(path)?.0,
+    };
+    let mut rows = CsvRows::open(path, delimiter)?;
+    let mut names = Vec::new();
+    if let Some(row) = rows.next_row()? {
+        names = row.cells.iter().map(|name| String::from_utf8_lossy(name).trim().to_owned()).collect();
     }
-
-    fn endings(&self) -> &'static [&'static str] {
-        self.endings
-    }
-
-    fn is_all_text(&self) -> bool {
-        true
-    }
-
-    fn open(&self, path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>> {
-        let delimiter = match self.delimiter {
-            Some(delimiter) => delimiter,
-            None => CsvRows::first_rows(path)?.0,
-        };
-        let mut rows = CsvRows::open(path, delimiter)?;
-        let mut names = Vec::new();
-        if let Some(row) = rows.next_row()? {
-            names = row.cells.iter().map(|name| String::from_utf8_lossy(name).trim().to_owned()).collect();
-        }
-        check_header(path, &names, wanted)?;
-        let is_list = names.iter().map(|name| wanted.lists.contains(name)).collect();
-        Ok(Box::new(TableRecords { rows, names, is_list }))
-    }
+    check_header(path, &names, wanted)?;
+    let is_list = names.iter().map(|name| wanted.lists.contains(name)).collect();
+    Ok(Box::new(TableRecords { rows, names, is_list }))
 }
 
 /// Refuses a first row with a name twice, or with none of the wanted names: it is probably not a header.
