@@ -1,5 +1,6 @@
 //! Kiln's own launcher: one process per device of this machine, with the same arguments.
 
+mod groups;
 mod lines;
 pub mod numa;
 mod signals;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use self::groups::Groups;
 pub use self::lines::{Show, Stream};
 pub use self::signals::Signals;
 #[cfg(unix)]
@@ -22,6 +24,7 @@ pub use self::signals::hang_up_is_ignored;
 use super::devices::DeviceName;
 use super::link::random;
 use super::ports::free_port;
+use super::world::{GROUP, MEMBERS};
 
 const TICK: Duration = Duration::from_millis(20);
 /// After a rank fails, the others have so long to end by themselves: their links tell them. A stopped rank, which is silent
@@ -55,6 +58,9 @@ pub enum LaunchError {
     /// No port of loopback is free.
     #[error("no free port on loopback for the ranks: {0}")]
     NoPort(io::Error),
+    /// The ranks cannot be told which of them train together.
+    #[error("telling the ranks which of them train together: {0}")]
+    Group(io::Error),
 }
 
 /// Starts `program` with `args` once for each device, and waits until all processes have ended. One device alone has no other ranks to
@@ -63,6 +69,9 @@ pub enum LaunchError {
 /// Rank 0 has this process's stdout and stderr, so that its progress bar stays as it is. `show` gets the lines of the other
 /// ranks, which begin with `[1]`, and the launcher's own. When a process fails, the others have 2.5 s to end by
 /// themselves. Returns 0, or the exit code of the first process that failed, 128 and more for a signal.
+///
+/// Ranks may say that they go on without those that are lost ([`Link::survive`](crate::Link::survive)). A process that a signal ends, or
+/// that the others do not hear, then ends nothing: another process takes its place.
 ///
 /// # Errors
 /// If a process cannot be started; those that were started are ended.
@@ -75,55 +84,56 @@ pub fn launch(
 ) -> Result<u8, LaunchError> {
     let port = free_port().map_err(LaunchError::NoPort)?;
     let secret: String = random().iter().map(|byte| format!("{byte:02x}")).collect();
-    let shares = threads::shares(devices);
-
-    let mut ranks = Ranks { running: Vec::new(), show };
-    for (rank, share) in shares.iter().enumerate() {
-        let mut command = Command::new(program);
-        // Rank 0 may read a file or a pipe. It cannot read a terminal, because its group of processes is not in the foreground.
-        let reads = rank == 0 && !io::stdin().is_terminal();
-        command.args(args).stdin(if reads { Stdio::inherit() } else { Stdio::null() });
-        // A rank suggests commands as the user has written this one.
-        #[cfg(unix)]
-        if let Some(name) =
-            std::env::args_os().next().filter(|_| std::env::current_exe().is_ok_and(|own| own == program))
-        {
-            std::os::unix::process::CommandExt::arg0(&mut command, name);
-        }
-        if devices.len() > 1 {
-            let place = Place { rank, n_ranks: devices.len(), device: devices[rank], port };
-            place.tell(&mut command, &secret, share.threads);
-        }
-        ranks.start(rank, devices[rank], command, share.cpus.as_deref()).map_err(|source| LaunchError::Start {
-            rank,
-            program: program.to_owned(),
-            source,
-        })?;
+    let groups =
+        if devices.len() > 1 { Some(Groups::new(devices.len(), port).map_err(LaunchError::Group)?) } else { None };
+    let what = What { devices, program, args, port, secret, shares: threads::shares(devices) };
+    let mut ranks = Ranks { running: Vec::new(), what, groups, show };
+    for rank in 0..devices.len() {
+        let started = ranks.start(rank, None)?;
+        ranks.running.push(started);
     }
     ranks.wait(signals)
 }
 
-/// A rank's place among the others.
-struct Place {
-    rank: usize,
-    n_ranks: usize,
-    device: DeviceName,
+/// What is started, and where.
+struct What<'a> {
+    devices: &'a [DeviceName],
+    program: &'a Path,
+    args: &'a [OsString],
     port: u16,
+    secret: String,
+    shares: Vec<threads::Share>,
 }
 
-impl Place {
+impl What<'_> {
+    fn command(&self, rank: usize) -> Command {
+        let mut command = Command::new(self.program);
+        // Rank 0 may read a file or a pipe. It cannot read a terminal, because its group of processes is not in the foreground.
+        let reads = rank == 0 && !io::stdin().is_terminal();
+        command.args(self.args).stdin(if reads { Stdio::inherit() } else { Stdio::null() });
+        // A rank suggests commands as the user has written this one.
+        #[cfg(unix)]
+        if let Some(name) =
+            std::env::args_os().next().filter(|_| std::env::current_exe().is_ok_and(|own| own == self.program))
+        {
+            std::os::unix::process::CommandExt::arg0(&mut command, name);
+        }
+        command
+    }
+
     /// Sets the variables by which the ranks find each other, and share the CPUs.
-    fn tell(&self, command: &mut Command, secret: &str, threads: usize) {
+    fn tell(&self, command: &mut Command, rank: usize) {
         for (name, value) in [
-            ("KILN_RANK", self.rank.to_string()),
-            ("KILN_WORLD_SIZE", self.n_ranks.to_string()),
-            ("KILN_DEVICE", self.device.to_string()),
+            ("KILN_RANK", rank.to_string()),
+            ("KILN_WORLD_SIZE", self.devices.len().to_string()),
+            ("KILN_DEVICE", self.devices[rank].to_string()),
             ("KILN_MASTER_PORT", self.port.to_string()),
             ("KILN_LAUNCHER_PID", std::process::id().to_string()),
         ] {
             command.env(name, value);
         }
-        for (name, value) in [("KILN_SECRET", secret.to_owned()), ("RAYON_NUM_THREADS", threads.to_string())] {
+        let threads = self.shares[rank].threads.to_string();
+        for (name, value) in [("KILN_SECRET", self.secret.clone()), ("RAYON_NUM_THREADS", threads)] {
             // The user's own value stays.
             if std::env::var_os(name).is_none_or(|value| value.is_empty()) {
                 command.env(name, value);
@@ -133,8 +143,12 @@ impl Place {
 }
 
 /// The processes. Dropping them ends those that still run.
-struct Ranks {
+struct Ranks<'a> {
+    /// By rank.
     running: Vec<Rank>,
+    what: What<'a>,
+    /// Which ranks train together, if there are several.
+    groups: Option<Groups>,
     show: Show,
 }
 
@@ -144,16 +158,42 @@ struct Rank {
     child: Child,
     lines: Vec<lines::Forwarder>,
     ended: Option<ExitStatus>,
+    /// It is ended because the run has ended without it.
+    is_dismissed: bool,
 }
 
-impl Ranks {
-    fn start(
-        &mut self,
-        rank: usize,
-        device: DeviceName,
-        mut command: Command,
-        cpus: Option<&[usize]>,
-    ) -> io::Result<()> {
+impl Rank {
+    fn name(&self) -> String {
+        format!("rank {} ({})", self.rank, self.device)
+    }
+
+    /// Returns how the process has ended since the last call, if it has.
+    fn reap(&mut self) -> Result<Option<ExitStatus>, LaunchError> {
+        if self.ended.is_some() {
+            return Ok(None);
+        }
+        let wait = |source| LaunchError::Wait { rank: self.rank, source };
+        self.ended = self.child.try_wait().map_err(wait)?;
+        Ok(self.ended)
+    }
+
+    fn kill(&mut self) {
+        signals::send(&self.child, signals::Signal::Kill);
+        let _ = self.child.kill();
+    }
+}
+
+impl Ranks<'_> {
+    /// Starts the process of a rank; in the place of a lost one that `group` lacks, if it is given.
+    fn start(&self, rank: usize, group: Option<u32>) -> Result<Rank, LaunchError> {
+        let mut command = self.what.command(rank);
+        if let Some(groups) = &self.groups {
+            self.what.tell(&mut command, rank);
+            command.env(MEMBERS, groups.folder());
+        }
+        if let Some(group) = group {
+            command.env(GROUP, group.to_string());
+        }
         if rank > 0 {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
@@ -162,7 +202,9 @@ impl Ranks {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
 
         // A process inherits the CPUs of the thread that starts it.
-        let mut child = numa::on_cpus(cpus, || command.spawn())?;
+        let spawned = numa::on_cpus(self.what.shares[rank].cpus.as_deref(), || command.spawn());
+        let program = || self.what.program.to_owned();
+        let mut child = spawned.map_err(|source| LaunchError::Start { rank, program: program(), source })?;
         let mut lines = Vec::new();
         if let Some(pipe) = child.stdout.take() {
             lines.push(lines::forward(rank, Stream::Out, pipe, Arc::clone(&self.show)));
@@ -170,11 +212,10 @@ impl Ranks {
         if let Some(pipe) = child.stderr.take() {
             lines.push(lines::forward(rank, Stream::Err, pipe, Arc::clone(&self.show)));
         }
-        self.running.push(Rank { rank, device, child, lines, ended: None });
-        Ok(())
+        Ok(Rank { rank, device: self.what.devices[rank], child, lines, ended: None, is_dismissed: false })
     }
 
-    /// Waits for all processes, passes signals on, and ends all when one fails.
+    /// Waits for all processes, passes signals on, and ends all when one fails, unless the others go on without it.
     fn wait(&mut self, signals: &Signals) -> Result<u8, LaunchError> {
         let mut failed: Option<(u8, Instant)> = None;
         while self.running.iter().any(|rank| rank.ended.is_none()) {
@@ -182,21 +223,27 @@ impl Ranks {
                 self.pass_on(signal, signals);
             }
 
-            for rank in self.running.iter_mut().filter(|rank| rank.ended.is_none()) {
-                let wait = |source| LaunchError::Wait { rank: rank.rank, source };
-                rank.ended = rank.child.try_wait().map_err(wait)?;
-                if let Some(status) = rank.ended.filter(|status| !status.success() && failed.is_none()) {
-                    let (code, how) = in_words(status);
-                    failed = Some((code, Instant::now()));
-                    if code != REFUSED {
-                        let name = format!("rank {} ({})", rank.rank, rank.device);
-                        (self.show)(Stream::Err, &format!("{name} ended with {how}; ending the other ranks"));
-                    }
+            for rank in 0..self.running.len() {
+                let Some(status) = self.running[rank].reap()?.filter(|status| !status.success()) else { continue };
+                if failed.is_some() || self.running[rank].is_dismissed {
+                    continue;
+                }
+                if !signals.end_was_asked() && self.go_on_without(rank, status)? {
+                    continue;
+                }
+                let (code, how) = in_words(status);
+                failed = Some((code, Instant::now()));
+                if code != REFUSED {
+                    let has_others = self.running.iter().any(|rank| rank.ended.is_none());
+                    let then = if has_others { "ending the other ranks" } else { "no other rank is left" };
+                    self.say(&format!("{} ended with {how}; {then}", self.running[rank].name()));
                 }
             }
 
-            if failed.is_some_and(|(_, since)| since.elapsed() >= GRACE) {
-                self.kill();
+            match failed {
+                None => self.regroup()?,
+                Some((_, since)) if since.elapsed() >= GRACE => self.kill(),
+                Some(_) => {}
             }
             sleep(TICK);
         }
@@ -204,6 +251,52 @@ impl Ranks {
         // Their last lines.
         self.running.iter_mut().flat_map(|rank| rank.lines.drain(..)).for_each(lines::Forwarder::finish);
         Ok(failed.map_or(0, |(code, _)| code))
+    }
+
+    /// Starts another process for a rank that was lost, if the others go on without it. Returns whether they do.
+    fn go_on_without(&mut self, lost: usize, status: ExitStatus) -> Result<bool, LaunchError> {
+        let has_ended_well = self.running.iter().any(|rank| rank.ended.is_some_and(|status| status.success()));
+        let Some(groups) = self.groups.as_mut().filter(|groups| groups.go_on()) else { return Ok(false) };
+        let others = self.running.iter().filter(|rank| rank.ended.is_none() && groups.has(rank.rank));
+        if !was_killed(status) || has_ended_well || others.count() == 0 {
+            return Ok(false);
+        }
+
+        let may_come_back = groups.lose(lost).map_err(LaunchError::Group)?;
+        let (name, how, others) = (self.running[lost].name(), in_words(status).1, groups.in_words());
+        self.running[lost].lines.drain(..).for_each(lines::Forwarder::finish);
+        if may_come_back {
+            let group = groups.replace(lost);
+            self.say(&format!("{name} ended with {how}; it is started again, and the run continues with {others}"));
+            self.running[lost] = self.start(lost, Some(group))?;
+        } else {
+            self.say(&format!(
+                "{name} ended with {how}, once more soon after its start; the run continues with {others}"
+            ));
+        }
+        Ok(true)
+    }
+
+    /// Takes ranks in that have come back, ends ranks that the others do not hear, and ranks that come too late.
+    fn regroup(&mut self) -> Result<(), LaunchError> {
+        let Some(groups) = self.groups.as_mut().filter(|groups| groups.go_on()) else { return Ok(()) };
+        if self.running.iter().any(|rank| rank.ended.is_some_and(|status| status.success())) {
+            for rank in self.running.iter_mut().filter(|rank| rank.ended.is_none() && !groups.has(rank.rank)) {
+                rank.is_dismissed = true;
+                rank.kill();
+            }
+            return Ok(());
+        }
+        let (come, missed) = (groups.welcome().map_err(LaunchError::Group)?, groups.missed());
+        for rank in come {
+            self.say(&format!("{} is back, and takes part after the next exchange", self.running[rank].name()));
+        }
+        missed.into_iter().for_each(|rank| self.running[rank].kill());
+        Ok(())
+    }
+
+    fn say(&self, line: &str) {
+        (self.show)(Stream::Err, line);
     }
 
     fn pass_on(&self, signal: signals::Signal, signals: &Signals) {
@@ -216,20 +309,22 @@ impl Ranks {
     }
 
     fn kill(&mut self) {
-        for rank in self.running.iter_mut().filter(|rank| rank.ended.is_none()) {
-            signals::send(&rank.child, signals::Signal::Kill);
-            let _ = rank.child.kill();
-        }
+        self.running.iter_mut().filter(|rank| rank.ended.is_none()).for_each(Rank::kill);
     }
 }
 
-impl Drop for Ranks {
+impl Drop for Ranks<'_> {
     fn drop(&mut self) {
         self.kill();
         for rank in self.running.iter_mut().filter(|rank| rank.ended.is_none()) {
             let _ = rank.child.wait();
         }
     }
+}
+
+/// Whether a signal has ended the process: nothing that it has said itself.
+fn was_killed(status: ExitStatus) -> bool {
+    in_words(status).0 > 128
 }
 
 /// The exit code of a shell, and the end of a process in words.

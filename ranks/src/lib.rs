@@ -2,7 +2,8 @@
 //!
 //! [`World`] reads what a launcher says in environment variables, [`launch()`] is Kiln's own launcher, and [`Link`] connects
 //! the ranks over TCP, in a star around rank 0. The link carries decisions, checks and small data. It also watches: a rank
-//! that dies, hangs or fails ends all others, with its name and its reason.
+//! that dies, hangs or fails ends all others, with its name and its reason; or, where a run goes on without the ranks that it loses, the others
+//! meet again.
 //!
 //! The trainer and the command line use this crate. Its interface may change with every version.
 //!
@@ -12,7 +13,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `devices` names of devices · `limits` how long a rank waits · [`host_sync`] waits for the device, counted · [`timeline`] when spans were · `terminal` text without control characters |
+//! | 0 | `devices` names of devices · `limits` how long a rank waits · `members` which ranks train together · [`host_sync`] waits for the device, counted · [`timeline`] when spans were · `terminal` text without control characters |
 //! | 1 | `world` who this process is |
 //! | 2 | [`link`] TCP between the ranks |
 //! | 3 | `ports` a free port · `ranks` exchanges of gradients and weights |
@@ -23,6 +24,7 @@ pub mod host_sync;
 pub mod launch;
 mod limits;
 pub mod link;
+mod members;
 mod ports;
 mod ranks;
 #[doc(hidden)]

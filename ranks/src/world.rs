@@ -11,9 +11,14 @@ use thiserror::Error;
 use self::read::Reader;
 use super::devices::DeviceName;
 use super::limits::{Limits, Phase};
+use super::members::{Group, Members};
 
 /// The port of PyTorch's launchers, for launchers that name none.
 const DEFAULT_PORT: u16 = 29500;
+/// The variable by which Kiln's launcher names the folder of [`Members`].
+pub(crate) const MEMBERS: &str = "KILN_MEMBERS";
+/// The variable by which Kiln's launcher tells a process that it replaces a rank which this group and the next ones lack.
+pub(crate) const GROUP: &str = "KILN_GROUP";
 
 /// The place of this process among the ranks of a run.
 #[derive(Clone)]
@@ -42,6 +47,25 @@ pub struct World {
     pub(super) is_secret: bool,
     /// The process of Kiln's launcher: its end is the end of the run.
     pub(super) launcher_pid: Option<u32>,
+    /// The ranks of the run, as Kiln's launcher has numbered them; more than [`Self::size`] after some were lost.
+    pub(super) numbers: Numbers,
+    /// Where Kiln's launcher publishes the ranks that train together.
+    pub(super) members: Option<Members>,
+}
+
+/// Numbers that stay the same when ranks are lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Numbers {
+    /// This process's own.
+    pub(super) own: usize,
+    /// The numbers of the ranks, by rank.
+    pub(super) of_ranks: Vec<usize>,
+    /// Ranks that the run was started with.
+    pub(super) planned: usize,
+    /// The group of ranks that trains together, counted from 0.
+    pub(super) group: u32,
+    /// This process replaces one that was lost, and is in no group yet.
+    pub(super) replaces: bool,
 }
 
 /// The programs that start the ranks of a run.
@@ -120,12 +144,18 @@ impl World {
             world.is_secret = true;
         }
         world.limits = limits(&read)?;
+        if world.launcher != Launcher::Kiln {
+            world.numbers = Numbers::first(world.rank, world.size);
+        }
         Ok(Some(world))
     }
 
     /// The worlds of `size` ranks in one process or on one machine, over loopback, without a secret.
     pub fn on_loopback(size: usize, port: u16) -> Vec<World> {
-        let of = |rank| World { rank, size, local_rank: rank, local_size: size, ..World::plain(Launcher::Kiln, port) };
+        let of = |rank| {
+            let plain = World::plain(Launcher::Kiln, port);
+            World { rank, size, local_rank: rank, local_size: size, numbers: Numbers::first(rank, size), ..plain }
+        };
         (0..size).map(of).collect()
     }
 
@@ -149,6 +179,25 @@ impl World {
         false
     }
 
+    /// Returns whether Kiln's launcher has formed another group since.
+    pub(super) fn is_superseded(&self) -> bool {
+        self.newest_group().is_some_and(|group| group.number > self.numbers.group)
+    }
+
+    fn newest_group(&self) -> Option<Group> {
+        self.members.as_ref()?.newest()
+    }
+
+    /// Returns this process's world in the newest group, if that has this process and is another one than before.
+    pub(super) fn next(&self) -> Option<World> {
+        let group = self.newest_group().filter(|group| group.number > self.numbers.group)?;
+        let rank = group.ranks.iter().position(|number| *number == self.numbers.own)?;
+        let size = group.ranks.len();
+        let numbers = Numbers { of_ranks: group.ranks, group: group.number, replaces: false, ..self.numbers.clone() };
+        let master = (self.master.0.clone(), group.port);
+        Some(World { rank, size, local_rank: rank, local_size: size, master, numbers, ..self.clone() })
+    }
+
     /// One rank on loopback.
     fn plain(launcher: Launcher, port: u16) -> Self {
         Self {
@@ -164,7 +213,16 @@ impl World {
             secret: Secret::default(),
             is_secret: false,
             launcher_pid: None,
+            numbers: Numbers::first(0, 1),
+            members: None,
         }
+    }
+}
+
+impl Numbers {
+    /// The numbers of a run that begins.
+    fn first(own: usize, size: usize) -> Self {
+        Self { own, of_ranks: (0..size).collect(), planned: size, group: 0, replaces: false }
     }
 }
 
@@ -202,8 +260,11 @@ fn of_kiln(read: &Reader) -> Result<World, WorldError> {
     };
     let port = read.port("KILN_MASTER_PORT")?.unwrap_or(DEFAULT_PORT);
     let launcher_pid = read.number("KILN_LAUNCHER_PID")?.and_then(|pid| u32::try_from(pid).ok());
+    let members = read.text(MEMBERS).map(|dir| Members::in_folder(dir.into()));
+    let group = read.number(GROUP)?.and_then(|group| u32::try_from(group).ok());
+    let numbers = Numbers { group: group.unwrap_or(0), replaces: group.is_some(), ..Numbers::first(rank, size) };
     let plain = World::plain(Launcher::Kiln, port);
-    Ok(World { rank, size, local_rank: rank, local_size: size, device, launcher_pid, ..plain })
+    Ok(World { rank, size, local_rank: rank, local_size: size, device, launcher_pid, numbers, members, ..plain })
 }
 
 /// Reads the variables of `torchrun`, which Kubernetes' training operator and cloud launchers set too.

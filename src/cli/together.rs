@@ -58,6 +58,19 @@ impl Part {
         self.link.as_ref().is_none_or(Link::is_first)
     }
 
+    /// Returns the part that this process has after the loss of another one, if `error` is that loss and the run goes on
+    /// (`train.lost_replicas`).
+    ///
+    /// # Errors
+    /// If the ranks that are left do not meet.
+    pub(super) fn after_loss(&self, error: &anyhow::Error) -> Result<Option<Self>> {
+        let Some(link) = self.link.as_ref().filter(|link| link.survives()) else { return Ok(None) };
+        let of_link = error.chain().find_map(|cause| cause.downcast_ref::<LinkError>());
+        let Some(loss) = of_link.filter(|error| error.is_loss()) else { return Ok(None) };
+        let link = link.meet_again(loss, &mut |line| stderr_line!("{line}"))?;
+        Ok(Some(Self { link: Some(link), ..*self }))
+    }
+
     /// Ends the part with `result`. An error goes to the other ranks, too; rank 0 tells the user.
     pub(super) fn end(self, result: Result<()>) -> Result<ExitCode> {
         let Err(error) = result else { return Ok(ExitCode::SUCCESS) };

@@ -16,7 +16,7 @@ pub(super) use args::Args;
 use kiln_ranks::Link;
 use kiln_train::eval::Model;
 use kiln_train::logging::console::print_line;
-use kiln_train::train::Ended;
+use kiln_train::train::{Ended, Held, Signals};
 
 use super::together::{Part, Role};
 
@@ -27,14 +27,37 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
     match args.devices.begin()? {
         Role::Launcher(code) => Ok(code),
         Role::Rank(part) => {
-            let result = train(&args, &part);
+            let (part, result) = train_on(args, part);
             part.end(result)
         }
     }
 }
 
-/// Trains together with the other ranks. Rank 0 speaks for all.
-fn train(args: &Args, part: &Part) -> Result<()> {
+/// Trains; and trains on with the ranks that are left when one is lost, if the run goes on without it. Returns the last part that this
+/// process had.
+fn train_on(mut args: Args, mut part: Part) -> (Part, Result<()>) {
+    let (mut signals, mut held) = (None, None);
+    loop {
+        let result = match part.link.as_ref().filter(|link| link.is_regrouped()) {
+            Some(link) => Held::hand_over(held.as_ref(), args.run.as_deref(), link).and_then(|dir| {
+                held = None; // the checkpoint has it
+                args.continue_in(dir);
+                train(&mut args, &part, &mut signals, &mut held)
+            }),
+            None => train(&mut args, &part, &mut signals, &mut held),
+        };
+        let Err(error) = result else { return (part, Ok(())) };
+        match part.after_loss(&error) {
+            Ok(Some(next)) => part = next,
+            Ok(None) => return (part, Err(error)),
+            Err(error) => return (part, Err(error)),
+        }
+    }
+}
+
+/// Trains together with the other ranks. Rank 0 speaks for all. `held` gets this rank's state after the last exchange if the run goes on
+/// without a rank that is lost, and `args` the folder of the run.
+fn train(args: &mut Args, part: &Part, signals: &mut Option<Signals>, held: &mut Option<Held>) -> Result<()> {
     if args.dry_run && !part.is_first() {
         // Rank 0 looks for all; a rank that ended before it would end it.
         return finish(part);
@@ -51,9 +74,14 @@ fn train(args: &Args, part: &Part) -> Result<()> {
         run.options.notes.extend(note);
     }
     let dir = run.dir().to_path_buf();
+    args.run = Some(dir.clone());
     let prepared = run.prepare(resume)?;
-    let mut session = prepared.start(stop::on_signals()?)?;
-    let outcome = session.train()?;
+    let signals = match signals {
+        Some(signals) => signals,
+        None => signals.insert(stop::on_signals()?), // until here, Ctrl-C ends the process at once
+    };
+    let mut session = prepared.start(signals.clone())?;
+    let outcome = session.train().inspect_err(|_| *held = session.take_held())?;
     if !part.is_first() {
         return Ok(());
     }

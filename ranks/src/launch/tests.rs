@@ -126,3 +126,50 @@ fn a_program_that_is_not_there_is_named() {
     let error = error.expect_err("not there").to_string();
     assert!(error.starts_with("cannot start rank 0 as /nowhere/kiln: "), "{error}");
 }
+
+#[test]
+fn ranks_that_go_on_get_another_process_for_one_that_is_lost() {
+    let fake = Fake::new();
+    // Rank 1 is killed at first. The process in its place comes; when the group has it, all end.
+    let script = "M=$KILN_MEMBERS; touch $M/go-on; \
+                  if [ $KILN_RANK = 1 ] && [ -z \"$KILN_GROUP\" ]; then cat $M/group > first; kill -9 $$; fi; \
+                  if [ $KILN_RANK = 1 ]; then cat $M/group > second; touch $M/here-1-$KILN_GROUP; fi; \
+                  while ! grep -q '^2 .* 0 1 2$' $M/group; do sleep 0.02; done";
+    assert_eq!(fake.run(3, script), 0, "{:?}", fake.lines());
+    assert!(fake.read("first").starts_with("0 ") && fake.read("first").ends_with(" 0 1 2\n"), "{}", fake.read("first"));
+    assert!(
+        fake.read("second").starts_with("1 ") && fake.read("second").ends_with(" 0 2\n"),
+        "{}",
+        fake.read("second")
+    );
+    let lines: Vec<String> = fake.lines().into_iter().map(|(_, line)| line).collect();
+    let lost =
+        "rank 1 (cpu) ended with signal 9 (SIGKILL); it is started again, and the run continues with ranks 0 and 2";
+    assert_eq!(lines, [lost, "rank 1 (cpu) is back, and takes part after the next exchange"]);
+}
+
+#[test]
+fn a_rank_that_is_lost_again_and_again_is_not_started_for_ever() {
+    let fake = Fake::new();
+    let script = "touch $KILN_MEMBERS/go-on; \
+                  if [ $KILN_RANK = 1 ]; then echo x >> starts; kill -9 $$; fi; \
+                  while [ $(cat starts | wc -l) -lt 3 ]; do sleep 0.02; done; sleep 0.3";
+    assert_eq!(fake.run(3, script), 0, "{:?}", fake.lines());
+    assert_eq!(fake.read("starts"), "x\nx\nx\n");
+
+    // A rank that says by its exit code that it has failed ends the run; so does the loss of all.
+    let fake = Fake::new();
+    assert_eq!(fake.run(2, "touch $KILN_MEMBERS/go-on; if [ $KILN_RANK = 1 ]; then exit 3; fi; sleep 60"), 3);
+    let fake = Fake::new();
+    assert_eq!(fake.run(2, "touch $KILN_MEMBERS/go-on; sleep 0.2; kill -9 $$"), 137);
+}
+
+#[test]
+fn a_rank_that_the_others_do_not_hear_is_ended_and_replaced() {
+    let fake = Fake::new();
+    let script = "M=$KILN_MEMBERS; touch $M/go-on; \
+                  if [ $KILN_RANK = 1 ] && [ -z \"$KILN_GROUP\" ]; then touch $M/lost-1-0; sleep 60; fi; \
+                  if [ $KILN_RANK = 1 ]; then touch $M/here-1-$KILN_GROUP; fi; \
+                  while ! grep -q '^2 .* 0 1$' $M/group; do sleep 0.02; done";
+    assert_eq!(fake.run(2, script), 0, "{:?}", fake.lines());
+}

@@ -122,6 +122,9 @@ pub enum LinkError {
         /// The limit.
         limit: u64,
     },
+    /// Other ranks train together from now on.
+    #[error("the launcher has formed another group of ranks")]
+    Superseded,
     /// A call after the end of the link.
     #[error("`{0}` after the link has finished; this is a bug in Kiln, please report it")]
     Finished(
@@ -137,6 +140,11 @@ impl LinkError {
             Self::Gone { rank, .. } | Self::Stalled { rank, .. } | Self::Aborted { rank, .. } => Some(*rank),
             _ => None,
         }
+    }
+
+    /// Returns whether a process is lost, or another group of ranks was formed: the others could go on.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::Gone { .. } | Self::Stalled { .. } | Self::Superseded)
     }
 
     /// Returns whether rank 0, which speaks to the user, is gone or hangs.

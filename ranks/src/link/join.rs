@@ -39,6 +39,9 @@ pub(super) fn join(world: &World, me: &Peer, note: &mut dyn FnMut(&str)) -> Resu
         if world.launcher_is_gone() {
             return Err(LinkError::aborted(world.rank, me, "the launcher has ended"));
         }
+        if world.is_superseded() {
+            return Err(LinkError::Superseded);
+        }
         let (waited, address) = (started.elapsed(), address(world));
         if waited >= limit {
             let waited_secs = waited.as_secs();

@@ -189,6 +189,9 @@ impl<'a> Hall<'a> {
         if self.world.launcher_is_gone() {
             return Some(LinkError::aborted(0, self.me, "the launcher has ended"));
         }
+        if self.world.is_superseded() {
+            return Some(LinkError::Superseded);
+        }
 
         let (waited, limit) = (self.started.elapsed(), self.world.limits.of(Phase::Start));
         (waited >= limit).then(|| LinkError::Incomplete {

@@ -14,7 +14,7 @@ pub(super) struct Met {
 }
 
 /// Names ranks: "rank 1", "ranks 1, 2 and 5", "ranks 1, 2, 3 and 9 others".
-pub(super) fn ranks_in_words(ranks: &[usize]) -> String {
+pub(crate) fn ranks_in_words(ranks: &[usize]) -> String {
     const SHOWN: usize = 8;
     let listed = |ranks: &[usize]| ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     match ranks {

@@ -13,6 +13,7 @@ mod join;
 mod listen;
 mod message;
 mod met;
+mod regroup;
 mod shared;
 mod star;
 mod watch;
@@ -28,6 +29,7 @@ use self::frame::{MAX_CALL_BYTES, Op};
 pub(super) use self::hello::random;
 use self::hello::this_process;
 use self::met::Met;
+pub(crate) use self::met::ranks_in_words;
 use self::shared::{Shared, locked};
 use self::star::{Star, Trouble};
 use super::limits::Phase;
@@ -43,6 +45,7 @@ pub struct Link {
 }
 
 struct Inner {
+    world: World,
     shared: Arc<Shared>,
     star: Mutex<Star>,
 }
@@ -51,11 +54,20 @@ impl Link {
     /// Meets all other ranks. `note` gets a message after some seconds of waiting, and one for each refused process.
     ///
     /// Rank 0 listens: on loopback if all ranks are on this machine, else at the master's address. The others try until
-    /// the limit of [`Phase::Start`] is over.
+    /// the limit of [`Phase::Start`] is over. A process that replaces a lost one meets the next group of ranks.
     ///
     /// # Errors
     /// If the ranks do not meet in time, or do not belong together.
     pub fn connect(world: &World, note: &mut dyn FnMut(&str)) -> Result<Self, LinkError> {
+        if let (true, Some(members)) = (world.numbers.replaces, &world.members) {
+            let told = members.arrive(world.numbers.own, world.numbers.group);
+            told.map_err(|error| LinkError::aborted(world.rank, &this_process(), &error.to_string()))?;
+            return regroup::meet(world, note);
+        }
+        Self::of_group(world, note)
+    }
+
+    fn of_group(world: &World, note: &mut dyn FnMut(&str)) -> Result<Self, LinkError> {
         let me = this_process();
         let met = match (world.size, world.rank) {
             (1, _) => Met { peers: vec![me], data: vec![None], watch: vec![None] },
@@ -85,11 +97,11 @@ impl Link {
             watch::start(shared.clone(), world.clone()).map_err(lost)?;
         }
         let star = Mutex::new(Star::new(world.rank, met.data));
-        Ok(Self { inner: Arc::new(Inner { shared, star }) })
+        Ok(Self { inner: Arc::new(Inner { world: world.clone(), shared, star }) })
     }
 
     /// This process: `0..size`.
-    pub(crate) fn rank(&self) -> usize {
+    pub fn rank(&self) -> usize {
         self.shared().rank
     }
 

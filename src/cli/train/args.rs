@@ -151,7 +151,7 @@ impl Args {
                         single keys with --set";
             return Err(Usage(text.into()).into());
         }
-        if self.resume.is_some() && preset.is_some() {
+        if self.resume == Some(Resume::Run) && preset.is_some() {
             let text = "--resume continues the run with its own configuration, so --preset has no place; change single keys with --set";
             return Err(Usage(text.into()).into());
         }
@@ -162,6 +162,9 @@ impl Args {
         let continued = of_first(ranks, || self.run_to_continue())?;
 
         let mut config = self.config.clone();
+        if continued.is_some() && self.resume == Some(Resume::Auto) {
+            config.preset = None; // it was for a run that begins
+        }
         let mut allow = self.allow.clone();
         let base = if let Some(dir) = &continued {
             let of_run = dir.join(RUN_CONFIG_FILE);
@@ -219,6 +222,15 @@ impl Args {
             link,
         };
         Ok((run, resume))
+    }
+
+    /// Continues the run in `dir`, if one has begun there, as this process or another one has begun it.
+    pub(super) fn continue_in(&mut self, dir: Option<PathBuf>) {
+        self.run = dir.or(self.run.take());
+        if self.run.as_ref().is_some_and(|dir| dir.join(RUN_CONFIG_FILE).is_file()) {
+            self.resume = Some(Resume::Auto);
+            (self.from, self.new_vocabulary) = (None, false);
+        }
     }
 
     /// Returns the keys that may differ from the checkpoint because the length of the run is set: naming it is enough to train longer.

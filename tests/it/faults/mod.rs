@@ -10,6 +10,8 @@ mod damage;
 mod disk;
 #[cfg(unix)]
 mod kill;
+#[cfg(target_os = "linux")]
+mod lost_replicas;
 #[cfg(unix)]
 mod making;
 #[cfg(target_os = "linux")]

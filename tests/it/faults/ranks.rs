@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::*;
 
 /// Arguments of a run on `n` CPU ranks, begun or continued.
-fn on_ranks(run: &str, steps: usize, n: usize, more: &[&str]) -> Vec<String> {
+pub(super) fn on_ranks(run: &str, steps: usize, n: usize, more: &[&str]) -> Vec<String> {
     let mut all = arguments(run, steps);
     all.retain(|argument| argument != "--device" && argument != "cpu");
     all.extend(["--devices".into(), vec!["cpu"; n].join(",")]);
@@ -16,14 +16,14 @@ fn on_ranks(run: &str, steps: usize, n: usize, more: &[&str]) -> Vec<String> {
     all
 }
 
-fn start(place: &Workplace, arguments: &[String]) -> Child {
+pub(super) fn start(place: &Workplace, arguments: &[String]) -> Child {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
 /// Waits for a process that must end in time.
 #[track_caller]
-fn end_within(mut child: Child, limit: Duration) -> Output {
+pub(super) fn end_within(mut child: Child, limit: Duration) -> Output {
     let started = Instant::now();
     while child.try_wait().expect("ours").is_none() {
         if started.elapsed() > limit {
@@ -39,7 +39,7 @@ fn end_within(mut child: Child, limit: Duration) -> Output {
 }
 
 /// The processes of the ranks, by rank: the launcher's children.
-fn ranks_of(launcher: &Child, n: usize) -> Option<Vec<u32>> {
+pub(super) fn ranks_of(launcher: &Child, n: usize) -> Option<Vec<u32>> {
     let mut ranks = vec![None; n];
     for entry in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
@@ -62,13 +62,13 @@ fn is_child(pid: u32, launcher: &Child) -> bool {
 }
 
 #[track_caller]
-fn wait_for_step(place: &Workplace, run: &str, step: usize) {
+pub(super) fn wait_for_step(place: &Workplace, run: &str, step: usize) {
     let line = format!("\"step\":{step},");
     let metrics = place.path(&format!("{run}/metrics.jsonl"));
     wait_until(&format!("step {step}"), || fs::read_to_string(&metrics).is_ok_and(|text| text.contains(&line)));
 }
 
-fn stderr(output: &Output) -> String {
+pub(super) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -208,14 +208,14 @@ fn sigterm_to_the_launcher_or_to_any_rank_saves_once_and_ends_all_with_0() {
 }
 
 /// Starts a rank as a launcher would that sets these variables.
-fn rank_with(place: &Workplace, variables: &[(&str, String)], arguments: &[String]) -> Child {
+pub(super) fn rank_with(place: &Workplace, variables: &[(&str, String)], arguments: &[String]) -> Child {
     let mut command = place.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     command.envs(variables.iter().map(|(name, value)| (*name, value.as_str())));
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
 /// The variables that a launcher sets for one of two ranks on this machine.
-fn variables(launcher: &str, rank: usize, port: u16) -> Vec<(&'static str, String)> {
+pub(super) fn variables(launcher: &str, rank: usize, port: u16) -> Vec<(&'static str, String)> {
     let names: &[(&str, &str)] = match launcher {
         "torchrun" => &[
             ("RANK", "rank"),
@@ -300,14 +300,15 @@ fn a_run_with_restarts_ends_with_the_same_bits_whatever_is_killed() {
     let place = workplace();
     let (steps, kills) = (120, count("KILN_FAULT_RESTARTS", 3));
     let mut random = Random::new("restarts");
-    for (n, name, from) in [(2, "two", None), (1, "one", None), (1, "another", Some("runs/one"))] {
+    let cases: [(usize, &str, &[&str]); 3] =
+        [(2, "two", &[]), (1, "one", &["--preset", "numbers"]), (1, "another", &["--from", "runs/one"])];
+    for (n, name, more) in cases {
         let arguments = |run: &str| {
             let all = match n {
                 1 => arguments(run, steps),
                 n => on_ranks(run, steps, n, &[]),
             };
-            let origin = from.into_iter().flat_map(|from| ["--from", from]).map(String::from);
-            all.into_iter().chain(origin).collect::<Vec<_>>()
+            all.into_iter().chain(more.iter().map(|argument| (*argument).to_owned())).collect::<Vec<_>>()
         };
         let undisturbed = format!("runs/undisturbed-{name}");
         end_within(start(&place, &arguments(&undisturbed)), Duration::from_secs(120));

@@ -68,7 +68,7 @@ pub use snapshot::{
     Best, FORMAT, LossScale, NamedTensor, Patience, ReplicaCounters, Replicas, Score, Snapshot, StoredFile,
     TrainerState, Weights,
 };
-pub use states::{NamedState, flat_states, named_states};
+pub use states::{NamedState, flat_states, named_states, states_from_bytes, states_to_bytes};
 pub use tensors::{flat_tensor, initial_tensors, load_into, load_model, load_tensors, named_tensors};
 
 /// The weights, by parameter path.

@@ -8,6 +8,8 @@ use std::path::Path;
 
 use burn::tensor::{Device, Tensor, TensorData};
 use kiln_model::NamedTensor;
+use safetensors::tensor::{Dtype, TensorView};
+use safetensors::{SafeTensorError, SafeTensors};
 
 use super::{CheckpointError, MODEL_FILE};
 use crate::optim::{Groups, ParamEntry, ParamTable};
@@ -37,6 +39,28 @@ pub(super) fn in_file(states: &[NamedState]) -> impl Iterator<Item = (String, &N
     states.iter().flat_map(move |state| {
         state.tensors.iter().map(move |tensor| (format!("{}.{}", of(state), tensor.name), tensor))
     })
+}
+
+/// Returns the bytes of a file of `states`, to send them to another process.
+pub fn states_to_bytes(states: &[NamedState]) -> Result<Vec<u8>, SafeTensorError> {
+    let mut views = Vec::new();
+    for (name, tensor) in in_file(states) {
+        let bytes = bytemuck::cast_slice(&tensor.values);
+        views.push((name, TensorView::new(Dtype::F32, tensor.shape.clone(), bytes)?));
+    }
+    safetensors::serialize(views, None)
+}
+
+/// Reads what [`states_to_bytes`] has written.
+pub fn states_from_bytes(bytes: &[u8]) -> Result<Vec<NamedState>, SafeTensorError> {
+    let mut states: BTreeMap<String, Vec<NamedTensor>> = BTreeMap::new();
+    for (name, view) in SafeTensors::deserialize(bytes)?.iter() {
+        let (state, weight) = name.split_once('.').unwrap_or((name, ""));
+        let values = view.data().chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+        let tensor = NamedTensor { name: weight.to_owned(), shape: view.shape().to_vec(), values: values.collect() };
+        states.entry(state.to_owned()).or_default().push(tensor);
+    }
+    Ok(states.into_iter().map(|(name, tensors)| NamedState { name, tensors }).collect())
 }
 
 /// Checks that the `tensors` of the file at `path`, names and shapes, belong to the trained `weights` and have their shapes. `format` is

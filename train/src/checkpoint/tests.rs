@@ -106,6 +106,14 @@ fn a_snapshot_is_read_back_bit_for_bit() {
 }
 
 #[test]
+fn states_that_travel_arrive_bit_for_bit() {
+    let states = snapshot(3).optimizer;
+    let bytes = states_to_bytes(&states).expect("f32 tensors");
+    assert_eq!(states_from_bytes(&bytes).expect("as sent"), states);
+    assert!(states_from_bytes(&bytes[..bytes.len() / 2]).is_err());
+}
+
+#[test]
 fn pointers_names_and_numbers_find_their_folder() {
     let (_dir, checkpoints) = run();
     for (step, is_best) in [(10, false), (20, true), (30, false)] {

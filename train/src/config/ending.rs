@@ -1,6 +1,6 @@
 //! Checks the keys of early stopping and of averaged weights.
 
-use super::Config;
+use super::{Config, LostReplicas};
 
 impl Config {
     /// Checks when the run may end early, and what its average needs.
@@ -39,17 +39,25 @@ impl Config {
                 train.ema_decay, train.sync_every
             ));
         }
+
+        if train.lost_replicas == LostReplicas::GoOn && train.sync_every <= 1 {
+            problems.push(
+                "train.lost_replicas = \"go_on\" is for devices that take steps alone: where gradients are exchanged in every step, \
+                 none can continue without another; set train.sync_every above 1, or train.lost_replicas = \"end\""
+                    .into(),
+            );
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, presets};
+    use super::super::{Config, LostReplicas, presets};
 
     #[test]
     fn each_impossible_ending_is_one_problem_that_begins_with_its_key() {
         type Change = fn(&mut Config);
-        let cases: [(&str, Change); 8] = [
+        let cases: [(&str, Change); 9] = [
             ("train.min_improvement", |c| c.train.min_improvement = -0.1),
             ("train.min_improvement", |c| c.train.min_improvement = f64::NAN),
             ("train.patience", |c| (c.train.patience, c.data.train) = (3, vec!["pairs.tsv".into()])),
@@ -58,6 +66,7 @@ mod tests {
             ("train.ema_decay", |c| c.train.ema_decay = -0.5),
             ("train.ema_decay", |c| c.train.ema_decay = f64::NAN),
             ("train.ema_decay", |c| (c.train.ema_decay, c.train.sync_every) = (0.99, 10)),
+            ("train.lost_replicas", |c| c.train.lost_replicas = LostReplicas::GoOn),
         ];
         for (key, change) in cases {
             let mut config = presets::base();

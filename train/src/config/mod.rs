@@ -235,6 +235,9 @@ pub struct TrainConfig {
     /// Steps from one outer step to the next (DiLoCo, Douillard et al. 2023). Each of several devices takes them alone, for slow links.
     /// 1: no outer optimizer; gradients are exchanged in every step.
     pub sync_every: u64,
+    /// `sync_every` above 1, several devices: what happens when the process of one is lost: `end` ends the run; with `go_on` the others
+    /// continue from the last exchange, and a process that is started in its place takes part after the next one.
+    pub lost_replicas: LostReplicas,
     /// GPU: which kernels compute products and attention: `auto`, the newest that the GPU has the instructions for; `ampere`, at most
     /// those for Ampere; or `stock`, Burn's own. For measurements.
     pub kernels: Kernels,
@@ -260,6 +263,16 @@ pub enum OptimizerChoice {
     Adamw,
     /// Muon for the weight matrices of layers, AdamW for the others.
     Muon,
+}
+
+/// What happens to a run whose devices take steps alone when one of them is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LostReplicas {
+    /// It ends.
+    End,
+    /// The others continue.
+    GoOn,
 }
 
 /// Reaction to a loss or gradient that is not finite.
@@ -332,6 +345,7 @@ impl Default for TrainConfig {
             activation_checkpointing: Checkpointing::Auto,
             shard_optimizer: true,
             sync_every: 1,
+            lost_replicas: LostReplicas::End,
             kernels: Kernels::Auto,
             warm_up: true,
             capture: Capture::Auto,

@@ -44,12 +44,20 @@ impl Slices {
     /// # Panics
     /// If `rank` is not one of the ranks.
     pub(crate) fn new(table: &ParamTable, rank: usize, world_size: usize, device: &Device) -> Self {
-        assert!(rank < world_size, "rank {rank} of {world_size}");
-        let mut in_order: Vec<&ParamEntry> = table.entries().iter().collect();
-        in_order.sort_by_key(|entry| entry.offset);
+        Self::cut(table, rank, bounds(&in_order(table), table.flat_len(), world_size), world_size, device)
+    }
 
-        let len = table.flat_len();
-        let cut = bounds(&in_order, len, world_size);
+    /// Cuts nothing: each rank keeps everything.
+    ///
+    /// # Panics
+    /// If `rank` is not one of the ranks.
+    pub(crate) fn whole(table: &ParamTable, rank: usize, world_size: usize, device: &Device) -> Self {
+        Self::cut(table, rank, None, world_size, device)
+    }
+
+    fn cut(table: &ParamTable, rank: usize, cut: Option<Vec<usize>>, world_size: usize, device: &Device) -> Self {
+        assert!(rank < world_size, "rank {rank} of {world_size}");
+        let (in_order, len) = (in_order(table), table.flat_len());
         let are_whole = cut.is_none();
         let bounds = cut.unwrap_or_else(|| (0..=world_size).map(|rank| rank * len).collect());
         let part = |rank: usize| if are_whole { 0..len } else { bounds[rank]..bounds[rank + 1] };
@@ -150,6 +158,13 @@ fn places(in_order: &[&ParamEntry], range: Range<usize>) -> Vec<Place> {
         (start < end).then(|| Place { offset: start - range.start, len: end - start })
     };
     in_order.iter().filter_map(part).collect()
+}
+
+/// The trained parameters, by their places in the flat tensor.
+fn in_order(table: &ParamTable) -> Vec<&ParamEntry> {
+    let mut in_order: Vec<&ParamEntry> = table.entries().iter().collect();
+    in_order.sort_by_key(|entry| entry.offset);
+    in_order
 }
 
 /// Cuts `len` elements near the multiples of its `world_size`th part; None if there are too few places to cut at.

@@ -20,7 +20,7 @@ use super::resume::{resume_or_begin, vocabulary_of_run};
 use super::weights::start_from;
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, Weights, find_resume};
 use crate::config::task::TASKS;
-use crate::config::{Config, Task};
+use crate::config::{Config, LostReplicas, Task};
 use crate::dataset::labelled::take_classes;
 use crate::dataset::{RunData, check_rows};
 
@@ -62,8 +62,25 @@ impl Run {
         self.config.train.kernels.install();
         self.config.train.f32_products.install_in_backend();
         let device = self.device()?;
-        let ranks = self.options.link.clone().map_or(Ok(Ranks::alone()), |link| Ranks::over(link, &device))?;
+        let ranks = self.ranks(&device)?;
         ranks.or_abort(self.prepare_on(device, &ranks, resume, data, began))
+    }
+
+    /// Joins the other ranks.
+    fn ranks(&self, device: &Device) -> Result<Ranks> {
+        let Some(link) = self.options.link.clone() else { return Ok(Ranks::alone()) };
+        if self.config.train.lost_replicas == LostReplicas::End {
+            return Ranks::over(link, device);
+        }
+        // NCCL cannot lose a rank, so weights travel over TCP: once in train.sync_every steps.
+        let survives = link.survive();
+        survives.map_err(|why| RunError::Config(format!("train.lost_replicas = \"go_on\": {why}")))?;
+        Ok(Ranks::over_hosts(Some(link)))
+    }
+
+    /// The number of devices that the run is started with.
+    fn n_devices(&self) -> usize {
+        self.options.link.as_ref().map_or(1, Link::planned_size)
     }
 
     /// Prepares a run together with the other ranks. Rank 0 writes, and the others wait for what they read.
@@ -101,7 +118,7 @@ impl Run {
             ranks.first_then_others("comparing the text", || self.refuse_another_text(&checkpoints))?;
         }
         let (mut config, data) = match data {
-            Some(data) => completed(self.config.clone(), data, ranks.size())?,
+            Some(data) => completed(self.config.clone(), data, self.n_devices())?,
             None => ranks.first_then_others("preparing the data", || self.data(resume, &self.dir))?,
         };
         let weights = match &self.options.from {
@@ -261,7 +278,7 @@ impl Run {
         let temporary = format!("{}/", dir.join("cache").display());
         let shown = |line: &str| if dir == self.dir { line.to_owned() } else { line.replace(&temporary, "") };
         let data = RunData::open(&config, dir, vocabulary, &mut |line| self.note(&shown(line)))?;
-        completed(config, data, self.options.link.as_ref().map_or(1, Link::size))
+        completed(config, data, self.n_devices())
     }
 }
 

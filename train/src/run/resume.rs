@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use super::weights::fits;
 use super::{Run, RunError};
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, find_resume};
-use crate::config::{Config, Task};
+use crate::config::{Config, LostReplicas, Task};
 use crate::dataset::{RunData, Vocabulary};
 use crate::optim::LearningRate;
 
@@ -75,6 +75,9 @@ fn share_out(
     n_devices: usize,
 ) -> Result<Option<String>, RunError> {
     let accum = config.train.grad_accum_steps;
+    if config.train.lost_replicas == LostReplicas::GoOn {
+        return Ok(None); // each device that is there takes as many batches as before
+    }
     if accum != saved.train.grad_accum_steps {
         return Ok(None); // allowed explicitly: another number of batches
     }

@@ -18,7 +18,7 @@ use crate::eval::Model;
 use crate::logging::{Extent, Logging};
 use crate::metrics::{SCHEMA, StartMetrics};
 use crate::optim::Groups;
-use crate::train::{Outcome, Setup, Signals, Trainer, Validation};
+use crate::train::{Held, Outcome, Setup, Signals, Trainer, Validation};
 
 /// A run that is ready to train. It holds the lock of its folder.
 pub struct Session<M: Model = Transformer> {
@@ -142,6 +142,12 @@ impl<M: Model> Session<M> {
         self.leftovers.keep();
         let ranks = self.trainer.state().ranks.clone();
         ranks.or_abort(self.trainer.run())
+    }
+
+    /// Takes this process's state after the last exchange, after a failure of a run that goes on without a device that is lost
+    /// (`train.lost_replicas`).
+    pub fn take_held(&mut self) -> Option<Held> {
+        self.trainer.take_held()
     }
 
     /// Returns the trainer, with the model and the validation text.

@@ -21,7 +21,7 @@ use super::setup::Setup;
 use super::state::{Start, TrainState, initial_weights};
 use super::trainer::Trainer;
 use crate::checkpoint::{Checkpoints, NamedTensor, Resume, lasting_fields, run_of};
-use crate::config::Config;
+use crate::config::{Config, LostReplicas};
 use crate::dataset::Vocabulary;
 use crate::device::{compute_dtype, peak_flops_per_sec};
 use crate::eval::{Hiding, Masking, Model};
@@ -104,8 +104,7 @@ impl<M: Model> Trainer<M> {
         }
 
         // The parts of the loop.
-        let files_dir = ranks.is_first().then_some(run_dir.as_path());
-        let provenance = Provenance::new(&config, train.fingerprint(), &vocabulary, files_dir)?;
+        let provenance = provenance(&config, &run_dir, (&*train, &vocabulary), &ranks)?;
         let group_size = state.group_size.map_or(1, |size| size as usize);
         let rank = Rank { rank: ranks.rank(), world_size: ranks.size(), group_size };
         let loader = Loader::for_rank(train.clone(), &config.loader, config.seed, state.position, rank)?;
@@ -122,12 +121,28 @@ impl<M: Model> Trainer<M> {
             forecast,
             has_weights,
             is_put_off: false,
+            held: None,
             config,
             state,
             vocabulary,
             validation,
         })
     }
+}
+
+/// Returns where the checkpoints come from. Rank 0 alone writes them, unless another one may have to.
+fn provenance(
+    config: &Config,
+    run_dir: &Path,
+    (train, vocabulary): (&dyn BatchSource, &Vocabulary),
+    ranks: &Ranks,
+) -> Result<Provenance> {
+    let own = match config.train.lost_replicas {
+        LostReplicas::GoOn if !ranks.is_first() => Some(tempfile::tempdir().context("making a temporary folder")?),
+        _ => None,
+    };
+    let dir = own.as_ref().map(|dir| dir.path()).or_else(|| ranks.is_first().then_some(run_dir));
+    Provenance::new(config, train.fingerprint(), vocabulary, dir)
 }
 
 /// Returns how tokens are masked, if the task and the model want it.
@@ -194,6 +209,9 @@ fn name_run<M>(
 
 /// Returns the batches of an optimizer step over all ranks, if there are several: the data is then ordered by them.
 fn group_size(config: &Config, ranks: &Ranks) -> Option<u64> {
+    if config.train.lost_replicas == LostReplicas::GoOn {
+        return None; // the order of the data must not depend on the ranks that are left
+    }
     let size = (config.train.grad_accum_steps.max(1) * ranks.size()) as u64;
     (size > 1).then_some(size)
 }

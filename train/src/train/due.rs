@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use kiln_data::{Example, OnePass};
 
+use super::held::Held;
 use super::new_kernels::NewKernels;
 use super::outcome::Ended;
 use super::provenance::Provenance;
 use super::setup::Validation;
 use super::state::TrainState;
 use crate::checkpoint::{Checkpoints, Saver};
-use crate::config::Config;
 use crate::config::task::traits_of;
+use crate::config::{Config, LostReplicas};
 use crate::dataset::Vocabulary;
 use crate::eval::{Model, class_scores, figures, score, validation_loss};
 use crate::metrics::{SampleMetrics, ValidationMetrics};
@@ -28,6 +29,8 @@ pub(super) struct Due {
     /// Whether the validation generates text, too.
     pub(super) with_text: bool,
     pub(super) save: bool,
+    /// Whether the state is kept for a run that goes on without a rank that it loses.
+    pub(super) hold: bool,
 }
 
 impl Due {
@@ -56,8 +59,9 @@ impl Due {
         let validate = validation.source.is_some() && (every(train.validate_every) || for_text || is_last);
         let save = every(train.save_every) || ended.is_some() || save_now;
         // A checkpoint or a validation ends a line, too: a resumed run then lacks no metrics.
-        let log = step.is_multiple_of(train.log_every.max(1)) || validate || save;
-        Self { log, validate, with_text, save }
+        let hold = train.lost_replicas == LostReplicas::GoOn && meets;
+        let log = step.is_multiple_of(train.log_every.max(1)) || validate || save || hold;
+        Self { log, validate, with_text, save, hold }
     }
 }
 
@@ -198,6 +202,11 @@ impl Saving {
             return Ok(checkpoints.point_to_start()?);
         }
         Ok(checkpoints.list()?.first().is_some_and(|(step, _)| *step == 0))
+    }
+
+    /// Copies what this rank has at the exchange that was just completed.
+    pub(super) fn hold<M: Model>(&self, state: &TrainState<M>) -> Result<Held> {
+        Ok(Held::new(state.own_copy(&self.provenance)?)) // host sync
     }
 
     /// Returns whether there is no checkpoint of `step` yet.

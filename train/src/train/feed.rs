@@ -193,6 +193,10 @@ impl Uploader {
     /// batches of other ranks have. Steps of runs from before there were ranks count the micro-batches.
     fn first_number(&self, turn: usize, n_before: usize) -> u64 {
         let Rank { rank, world_size, group_size } = self.rank;
-        if group_size > 1 { ((turn * world_size + rank) * self.splits) as u64 } else { n_before as u64 }
+        if group_size > 1 || world_size > 1 {
+            ((turn * world_size + rank) * self.splits) as u64
+        } else {
+            n_before as u64
+        }
     }
 }

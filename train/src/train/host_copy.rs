@@ -17,6 +17,7 @@ use crate::optim::flat::FlatState;
 use crate::optim::{Ema, Frozen, Groups, ParamTable};
 
 /// A copy of the state on the host, before its tensors are named.
+#[derive(Clone)]
 pub struct HostCopy {
     table: ParamTable,
     groups: Groups,
@@ -34,7 +35,20 @@ pub struct HostCopy {
     files: Vec<StoredFile>,
 }
 
+/// The optimizer's state of each replica but the first, and the counters of all.
+type OfReplicas = (Vec<Vec<TensorData>>, Vec<ReplicaCounters>);
+
 impl HostCopy {
+    /// Optimizer steps done.
+    pub(super) fn step(&self) -> u64 {
+        self.state.step
+    }
+
+    /// Names the tensors of a copy that stays.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.clone().into_snapshot()
+    }
+
     /// Names the tensors. This copies everything once more, so call it on a background thread.
     pub fn into_snapshot(self) -> Snapshot {
         let Self { table, groups, master, states, replicas, ema, frozen, state, model, files } = self;
@@ -60,6 +74,22 @@ impl<M: Model> TrainState<M> {
     /// Copies everything to the host, in one transaction. All ranks must call it: a sharded state is gathered on rank 0, and
     /// only its copy is whole.
     pub fn host_copy(&self, provenance: &Provenance) -> Result<HostCopy> {
+        self.copy(provenance, |states, own| {
+            Ok((self.states_of_others(states)?, self.ranks.share("counters for a checkpoint", own)?))
+        })
+    }
+
+    /// Copies to the host what this rank has of a run whose ranks take steps alone and keep everything.
+    pub(super) fn own_copy(&self, provenance: &Provenance) -> Result<HostCopy> {
+        self.copy(provenance, |_, own| Ok((Vec::new(), vec![own])))
+    }
+
+    /// Copies everything to the host. `of_others` returns the optimizer's states of the other replicas, and the counters of all.
+    fn copy(
+        &self,
+        provenance: &Provenance,
+        of_others: impl FnOnce(&[TensorData], ReplicaCounters) -> Result<OfReplicas>,
+    ) -> Result<HostCopy> {
         let FlatState { master, named, .. } = self.optimizer.state();
         let momentum = self.exchange.replicas().map(LocalSteps::momentum);
         let read = [master, self.optimizer.progress().values()]
@@ -90,11 +120,10 @@ impl<M: Model> TrainState<M> {
         let (replicas, replica_counters) = match momentum {
             None => (None, Vec::new()),
             Some(momentum) => {
-                let others = self.states_of_others(&states)?;
-                let own = ReplicaCounters { skipped_steps, loss_scale };
+                let (others, counters) = of_others(&states, ReplicaCounters { skipped_steps, loss_scale })?;
                 let is_whole = self.exchange.replicas().is_some_and(LocalSteps::are_whole);
                 let momentum = if is_whole { momentum } else { self.gathered(momentum)? };
-                (Some((momentum, others)), self.ranks.share("counters for a checkpoint", own)?)
+                (Some((momentum, others)), counters)
             }
         };
 

@@ -10,10 +10,12 @@ mod best;
 pub mod capture;
 mod device_time;
 mod due;
+mod ends;
 mod exchange;
 pub mod feed;
 mod forecast;
 mod guard;
+mod held;
 mod host_copy;
 mod lines;
 mod measured;
@@ -35,6 +37,7 @@ pub mod trainer;
 pub use capture::CapturedSteps;
 #[doc(hidden)]
 pub(crate) use forecast::time_ahead;
+pub use held::Held;
 pub use lines::STEPS_BEHIND;
 pub use outcome::{Ended, Outcome};
 #[doc(hidden)]

@@ -12,7 +12,7 @@ use super::exchange::{Exchange, LocalSteps};
 use crate::checkpoint::{
     Best, CheckpointError, LossScale, NamedTensor, Patience, Replicas, Snapshot, flat_states, flat_tensor, load_model,
 };
-use crate::config::{Config, LossScaleConfig, NonFinite};
+use crate::config::{Config, LossScaleConfig, LostReplicas, NonFinite};
 use crate::eval::{Hiding, Masking, Model};
 use crate::optim::{Ema, FlatOptimizer, Frozen, Groups, LearningRate, ParamTable, Setup, Slices};
 
@@ -246,7 +246,12 @@ impl<M: Model> TrainState<M> {
             return Ok(self);
         }
         let (table, train) = (self.optimizer.table(), &config.train);
-        let slices = Slices::new(table, ranks.rank(), ranks.size(), &self.device);
+        // A rank that may be lost is not the only one that has something.
+        let slices = match train.lost_replicas {
+            LostReplicas::End => Slices::new,
+            LostReplicas::GoOn => Slices::whole,
+        };
+        let slices = slices(table, ranks.rank(), ranks.size(), &self.device);
 
         let exchange = if train.sync_every > 1 {
             let momentum = replicas.map(|replicas| flat_tensor(table, &replicas.momentum, &self.device)).transpose()?;

@@ -20,6 +20,8 @@ pub(super) struct Step {
     pub(super) stop: bool,
     /// Whether this rank was asked to save.
     pub(super) save_now: bool,
+    /// Whether other ranks train together from here on. Rank 0 looks.
+    pub(super) regroup: bool,
 }
 
 impl Step {
@@ -51,6 +53,7 @@ impl Step {
             ended: self.ended.or(stop.then_some(Ended::Stopped)),
             stop,
             save_now: self.save_now || other.save_now,
+            regroup: self.regroup || other.regroup,
         }
     }
 }
@@ -133,7 +136,7 @@ mod tests {
     #[test]
     fn tokens_add_up_and_one_rank_is_enough_to_stop_or_save() {
         let facts = StepFacts { step: 7, tokens: 30, source_tokens: 10, padded_tokens: 40, ..StepFacts::default() };
-        let quiet = Step { facts, flops: Some(2.0), ended: None, stop: false, save_now: false };
+        let quiet = Step { facts, flops: Some(2.0), ended: None, stop: false, save_now: false, regroup: false };
         let both = quiet.with(&Step { stop: true, save_now: true, ..quiet });
         assert_eq!((both.facts.step, both.facts.tokens, both.facts.source_tokens), (7, 60, 20));
         assert_eq!((both.facts.padded_tokens, both.flops), (80, Some(4.0)));

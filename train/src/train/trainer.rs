@@ -4,11 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use kiln_data::panic_text;
 use kiln_kernels::Settings;
 use kiln_model::Transformer;
-use kiln_ranks::Phase;
+use kiln_ranks::{Link, LinkError, Phase};
 
 use super::best::new_best;
 use super::capture::CapturedSteps;
@@ -16,6 +16,7 @@ use super::due::{Due, Saving, Validated};
 use super::feed::{Group, GroupFeed};
 use super::forecast::Forecast;
 use super::guard::{StepStart, in_step};
+use super::held::Held;
 use super::lines::Reporting;
 use super::measured::Measured;
 use super::outcome::{Ended, Outcome};
@@ -52,6 +53,8 @@ pub struct Trainer<M: Model = Transformer> {
     pub(super) has_weights: bool,
     /// Whether the end was put off until the ranks have the same weights.
     pub(super) is_put_off: bool,
+    /// `train.lost_replicas`: this rank's state after the last exchange.
+    pub(super) held: Option<Held>,
 }
 
 impl<M: Model> Trainer<M> {
@@ -79,6 +82,11 @@ impl<M: Model> Trainer<M> {
     /// Returns the data that the run is validated on.
     pub fn validation(&self) -> &Validation {
         &self.validation
+    }
+
+    /// Takes this rank's state after the last exchange, if it goes on without a rank that is lost.
+    pub(crate) fn take_held(&mut self) -> Option<Held> {
+        self.held.take()
     }
 
     /// Notes how long it took from `began` until the first step can be taken, if there is one to take.
@@ -114,6 +122,7 @@ impl<M: Model> Trainer<M> {
         let ended = self.steps().inspect_err(|error| self.reporting.rescue(&mut self.state, error))?;
 
         self.note_only_worse()?;
+        self.note_unread()?;
         let outcome = self.summarize(ended);
         self.reporting.logging.end(&self.totals(&outcome))?;
         self.reporting.logging.finish()?;
@@ -125,7 +134,7 @@ impl<M: Model> Trainer<M> {
         let ended = loop {
             self.state.ranks.enter(Phase::Step);
             let group = self.feed.next_group(&mut self.reporting.measured.clock)?; // uploaded ahead
-            let Step { facts, ended, save_now, .. } = self.step(&group)?; // stays on the device
+            let Step { facts, ended, save_now, regroup, .. } = self.step(&group)?; // stays on the device
             self.saving.poll()?;
 
             let due = Due::after(self.state.step, ended, save_now, &self.config, &self.validation);
@@ -133,7 +142,7 @@ impl<M: Model> Trainer<M> {
                 self.saving.ensure_in_place()?;
                 self.reporting.end_line(self.state.step, self.gradients.take_replayed_share());
             }
-            let read = self.reporting.read_lines(&mut self.state, due.validate || due.save)?; // host sync
+            let read = self.reporting.read_lines(&mut self.state, due.validate || due.save || due.hold)?; // host sync
             self.note_time_left(facts.padded_tokens, read)?;
             let is_best = due.validate && self.validate_or_save(due)?; // host sync
             let ended = match ended {
@@ -146,12 +155,20 @@ impl<M: Model> Trainer<M> {
                 let elapsed = self.saving.begin(&self.state, is_best)?; // host sync
                 self.reporting.measured.clock.add(Span::Save, elapsed);
             }
-            if due.validate || due.save {
+            if due.hold {
+                self.reporting.logging.flush()?;
+                self.held = Some(self.saving.hold(&self.state)?); // host sync
+            }
+            if due.validate || due.save || due.hold {
                 self.reporting.measured.leave_out();
                 self.reporting.device_clock.leave_out();
             }
             if let Some(ended) = ended {
                 break ended;
+            }
+            if regroup {
+                self.saving.wait()?;
+                bail!(LinkError::Superseded);
             }
         };
 
@@ -215,7 +232,7 @@ impl<M: Model> Trainer<M> {
                 format!("the run ends with step {meeting}, when the outer optimizer takes a step (train.sync_every)");
             self.reporting.logging.note(&note)?;
         }
-        Ok(Step { ended: None, save_now: false, ..step })
+        Ok(Step { ended: None, save_now: false, regroup: false, ..step })
     }
 
     /// Returns the step that was just enqueued.
@@ -226,6 +243,7 @@ impl<M: Model> Trainer<M> {
             ended: self.ended(),
             stop: self.is_asked_to_stop(),
             save_now: self.signals.save_now.swap(false, Ordering::Relaxed),
+            regroup: self.state.ranks.is_first() && self.state.ranks.link().is_some_and(Link::is_superseded),
         }
     }
 
@@ -278,35 +296,6 @@ impl<M: Model> Trainer<M> {
         );
         reporting.logging.note(&note)?;
         Ok(Some(Ended::NoImprovement))
-    }
-
-    /// Validates the weights of another run before the first step. They stay the best ones if training makes them worse.
-    fn validate_weights(&mut self) -> Result<()> {
-        let Self { state, config, vocabulary, validation, reporting, saving, .. } = self;
-        let Reporting { logging, measured, .. } = reporting;
-        logging.begin(Activity::Work("validating"))?;
-        let found = validation.measure(state, config, vocabulary, false, &mut measured.new_kernels)?;
-        let Some(Validated { metrics, .. }) = found else { return Ok(()) };
-        if let Some(best) = new_best(&metrics, &config.train.best_metric, None)
-            && saving.start_is_best(state.ranks.is_first())?
-        {
-            state.best = Some(best);
-        }
-        logging.validation(&metrics)
-    }
-
-    /// Says of a run from trained weights that no validation was better than the one before its first step.
-    fn note_only_worse(&mut self) -> Result<()> {
-        let (Some(best), Some(last)) = (&self.state.best, &self.outcome.validation) else { return Ok(()) };
-        if best.step > 0 || last.step == 0 {
-            return Ok(());
-        }
-        let note = format!(
-            "warning: training made the model worse: validation loss {:.4} before the first step, {:.4} now; `best` is the model that the \
-             run began with, and a lower optim.lr (now {}) changes it less",
-            best.loss, last.loss, self.config.optim.lr
-        );
-        self.reporting.logging.note(&note)
     }
 
     /// Notes once how long the training will take, after a step of `padded_tokens`. `read` are the padded tokens of the lines that

@@ -1,0 +1,62 @@
+//! What a trainer does before its first step and after its last one.
+
+use anyhow::Result;
+use kiln_data::Position;
+use kiln_ranks::Link;
+
+use super::best::new_best;
+use super::due::Validated;
+use super::lines::Reporting;
+use super::trainer::Trainer;
+use crate::config::LostReplicas;
+use crate::eval::Model;
+use crate::logging::Activity;
+use crate::units::thousands;
+
+impl<M: Model> Trainer<M> {
+    /// Validates the weights of another run before the first step. They stay the best ones if training makes them worse.
+    pub(super) fn validate_weights(&mut self) -> Result<()> {
+        let Self { state, config, vocabulary, validation, reporting, saving, .. } = self;
+        let Reporting { logging, measured, .. } = reporting;
+        logging.begin(Activity::Work("validating"))?;
+        let found = validation.measure(state, config, vocabulary, false, &mut measured.new_kernels)?;
+        let Some(Validated { metrics, .. }) = found else { return Ok(()) };
+        if let Some(best) = new_best(&metrics, &config.train.best_metric, None)
+            && saving.start_is_best(state.ranks.is_first())?
+        {
+            state.best = Some(best);
+        }
+        logging.validation(&metrics)
+    }
+
+    /// Says of a run from trained weights that no validation was better than the one before its first step.
+    pub(super) fn note_only_worse(&mut self) -> Result<()> {
+        let (Some(best), Some(last)) = (&self.state.best, &self.outcome.validation) else { return Ok(()) };
+        if best.step > 0 || last.step == 0 {
+            return Ok(());
+        }
+        let note = format!(
+            "warning: training made the model worse: validation loss {:.4} before the first step, {:.4} now; `best` is the model that the \
+             run began with, and a lower optim.lr (now {}) changes it less",
+            best.loss, last.loss, self.config.optim.lr
+        );
+        self.reporting.logging.note(&note)
+    }
+
+    /// Says how many batches the run has not read because replicas were away. No batch is read twice.
+    pub(super) fn note_unread(&mut self) -> Result<()> {
+        let link = self.state.ranks.link().filter(|_| self.config.train.lost_replicas == LostReplicas::GoOn);
+        let Some(planned_size) = link.map(Link::planned_size) else { return Ok(()) };
+        let Position { epoch, batch } = self.state.position;
+        let read = epoch * self.reporting.watch.source().batches_per_epoch() + batch;
+        let planned = self.state.step * (self.config.train.grad_accum_steps * planned_size) as u64;
+        if read >= planned {
+            return Ok(());
+        }
+        self.reporting.logging.note(&format!(
+            "the run has read {} batches; with all {planned_size} replicas in every step it would have read {}",
+            thousands(read as f64),
+            thousands(planned as f64)
+        ))
+    }
+}
