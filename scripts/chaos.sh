@@ -45,7 +45,7 @@ mkdir -p "$out"
 
 # A schedule without an end, so that both runs can stop at any step.
 alone=(--preset "$preset" --set train.steps=100000000 --set optim.schedule=constant
-  --set "train.save_every=$save_every" --set train.validate_every=0 "${extra[@]}")
+  --set "train.save_every=$save_every" --set train.validate_every=0 --set train.log_every=1 "${extra[@]}")
 settings=(--devices "$devices" "${alone[@]}")
 last() { sed 's/step-0*//' "$1/checkpoints/last"; }
 stamped() { while IFS= read -r line; do printf '%s %s\n' "$(date +%s.%N)" "$line"; done; }

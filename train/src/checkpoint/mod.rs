@@ -341,6 +341,12 @@ impl Checkpoints {
         Ok(newest_first.find(|path| verify(path).is_ok()))
     }
 
+    /// Returns the folder of the newest checkpoint whose vocabulary and configurations are as they were written, if there is one.
+    pub fn newest_with_vocabulary(&self) -> Result<Option<PathBuf>, CheckpointError> {
+        let mut newest_first = self.list()?.into_iter().rev().map(|(_, path)| path);
+        Ok(newest_first.find(|path| read::verify_small(path).is_ok()))
+    }
+
     /// Adds to the problem of a checkpoint which one to use instead.
     pub fn instead_of(&self, problem: CheckpointError) -> CheckpointError {
         match problem {

@@ -17,6 +17,16 @@ pub fn verify(dir: &Path) -> Result<Manifest, CheckpointError> {
     Ok(manifest)
 }
 
+/// Checks that no file of the checkpoint in `dir` but those with tensors has changed since it was written: seconds less for a large model.
+pub(super) fn verify_small(dir: &Path) -> Result<(), CheckpointError> {
+    let manifest = read_manifest(dir)?;
+    let mut small = manifest.files.iter().filter(|file| !file.name.ends_with(TENSORS));
+    small.try_for_each(|file| open_verified(dir, file).map(drop))
+}
+
+/// How the names of files with tensors end.
+const TENSORS: &str = ".safetensors";
+
 /// Reads and verifies the whole checkpoint in `dir`.
 pub fn read(dir: &Path) -> Result<Snapshot, CheckpointError> {
     let manifest = read_manifest(dir)?;

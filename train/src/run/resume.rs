@@ -11,9 +11,9 @@ use crate::config::{Config, LostReplicas, Task};
 use crate::dataset::{RunData, Vocabulary};
 use crate::optim::LearningRate;
 
-/// Returns the vocabulary of the run's newest sound checkpoint, if there is one.
+/// Returns the vocabulary of the run's newest checkpoint that has a sound one, if there is any.
 pub(super) fn vocabulary_of_run(dir: &Path, task: Task) -> Result<Option<Vocabulary>> {
-    let sound = Checkpoints::of_run(dir).newest_verified()?;
+    let sound = Checkpoints::of_run(dir).newest_with_vocabulary()?;
     Ok(sound.map(|path| Vocabulary::load_dir(&path, task)).transpose()?)
 }
 
