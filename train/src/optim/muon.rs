@@ -48,25 +48,22 @@ impl Muon {
         Self { weight_decay: config.weight_decay, products }
     }
 
-    /// The updates of all matrices of a section at the rate 1, laid out as the section. Matrices of equal shape go through the same
-    /// products, wherever they stand.
+    /// The updates of all matrices of a section at the rate 1, laid out as the section.
     fn updates(&self, section: &Section, direction: &Tensor<1>) -> Tensor<1> {
-        let mut updates: Vec<Option<Tensor<1>>> = vec![None; section.matrices.len()];
-        for Alike { shape: [rows, columns], places } in alike(&section.matrices) {
-            let (n, len) = (places.len(), rows * columns);
-            let padded = len.next_multiple_of(ALIGNMENT);
-            let of = |place: &usize| direction.clone().narrow(0, section.matrices[*place].offset, padded);
-            let stacked = Tensor::cat(places.iter().map(of).collect(), 0).reshape([n, padded]);
+        let parts = runs(&section.matrices).into_iter().map(|Run { first, n }| {
+            let Matrix { offset, shape: [rows, columns] } = first;
+            let (len, padded) = (rows * columns, (rows * columns).next_multiple_of(ALIGNMENT));
+            let stacked = direction.clone().narrow(0, offset, n * padded).reshape([n, padded]);
             let scale = UPDATE_RMS * (rows.max(columns) as f64).sqrt();
             let matrices = stacked.narrow(1, 0, len).reshape([n, rows, columns]);
-            let found = (orthogonal(matrices, self.products) * scale).reshape([n, len]);
-            let gap = Tensor::zeros([n, padded - len], (&found.device(), DType::F32));
-            let found = if padded == len { found } else { Tensor::cat(vec![found, gap], 1) }.reshape([n * padded]);
-            for (i, place) in places.into_iter().enumerate() {
-                updates[place] = Some(found.clone().narrow(0, i * padded, padded));
+            let updates = (orthogonal(matrices, self.products) * scale).reshape([n, len]);
+            if padded == len {
+                return updates.reshape([n * padded]);
             }
-        }
-        Tensor::cat(updates.into_iter().map(|update| update.expect("each matrix has a shape")).collect(), 0)
+            let gap = Tensor::zeros([n, padded - len], (&updates.device(), DType::F32));
+            Tensor::cat(vec![updates, gap], 1).reshape([n * padded])
+        });
+        Tensor::cat(parts.collect(), 0)
     }
 }
 
@@ -102,23 +99,22 @@ impl Optimizer for Muon {
     }
 }
 
-/// Matrices of equal shape.
-struct Alike {
-    shape: [usize; 2],
-    /// Where they stand in the section.
-    places: Vec<usize>,
+/// Matrices of equal shape, one behind the other.
+struct Run {
+    first: Matrix,
+    n: usize,
 }
 
-/// Puts matrices of equal shape together, so that one product computes all of them.
-fn alike(matrices: &[Matrix]) -> Vec<Alike> {
-    let mut all: Vec<Alike> = Vec::new();
-    for (place, matrix) in matrices.iter().enumerate() {
-        match all.iter_mut().find(|alike| alike.shape == matrix.shape) {
-            Some(alike) => alike.places.push(place),
-            None => all.push(Alike { shape: matrix.shape, places: vec![place] }),
+/// Joins neighbours of equal shape, so that one product computes all of them.
+fn runs(matrices: &[Matrix]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for matrix in matrices {
+        match runs.last_mut().filter(|run| run.first.shape == matrix.shape) {
+            Some(run) => run.n += 1,
+            None => runs.push(Run { first: *matrix, n: 1 }),
         }
     }
-    all
+    runs
 }
 
 /// Replaces the singular values of each matrix by numbers near 1, with products in `dtype`. The result of a matrix does not depend on the
