@@ -110,7 +110,9 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
 
     match cause.downcast_ref::<GenerateError>()? {
-        GenerateError::TooFewBeams { .. } | GenerateError::UnknownStopToken(_) => Some(USAGE),
+        GenerateError::TooFewBeams { .. } | GenerateError::UnknownStopToken(_) | GenerateError::UnknownBadWord(_) => {
+            Some(USAGE)
+        }
         GenerateError::TooLong { .. }
         | GenerateError::PromptTooLong { .. }
         | GenerateError::EmptyPrompt { .. }

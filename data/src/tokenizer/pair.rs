@@ -184,6 +184,11 @@ impl PairTokenizers {
         self.target.size
     }
 
+    /// Returns the id of a token of the targets, if they have it.
+    pub fn target_id(&self, token: &str) -> Option<u32> {
+        self.target.id(token)
+    }
+
     /// Returns the special tokens that were appended because the loaded files lacked them.
     pub fn added_tokens(&self) -> &[String] {
         &self.added

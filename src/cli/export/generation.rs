@@ -15,8 +15,9 @@ pub(super) fn describe(run: &TrainedModel, generation: &mut Value) {
     match &run.vocabulary {
         Vocabulary::Pairs(tokenizers) => {
             let rules = TokenRules::of(tokenizers.special()).with(settings.special_tokens);
-            let words: Vec<[u32; 1]> = rules.never.into_iter().map(|id| [id]).collect();
-            generation["bad_words_ids"] = if never { json!(words) } else { Value::Null };
+            let mut words: Vec<Vec<u32>> = rules.never.iter().filter(|_| never).map(|id| vec![*id]).collect();
+            words.extend(bad_words(rules, settings, |token| tokenizers.target_id(token)));
+            generation["bad_words_ids"] = if words.is_empty() { Value::Null } else { json!(words) };
             if let [first] = tokenizers.before_target() {
                 generation["forced_bos_token_id"] = json!(first);
             }
@@ -45,6 +46,10 @@ pub(super) fn describe(run: &TrainedModel, generation: &mut Value) {
             if !rules.never.is_empty() {
                 generation["suppress_tokens"] = json!(rules.never);
             }
+            let words = bad_words(rules, settings, |token| tokenizer.id(token));
+            if !words.is_empty() {
+                generation["bad_words_ids"] = json!(words);
+            }
             describe_limit(settings.max_new_tokens, run.model.text_positions(), generation);
             if !settings.stop.is_empty() {
                 stderr_line!(
@@ -54,10 +59,18 @@ pub(super) fn describe(run: &TrainedModel, generation: &mut Value) {
             }
         }
     }
+    if settings.no_repeat_ngram_size > 0 {
+        generation["no_repeat_ngram_size"] = json!(settings.no_repeat_ngram_size);
+    }
     describe_beams(settings, generation);
     if settings.beam_size == 1 {
         describe_sampling(settings, generation);
     }
+}
+
+/// The ids of `generate.bad_words`. One that the vocabulary lacks cannot occur.
+fn bad_words(rules: TokenRules, settings: &GenerateConfig, id: impl Fn(&str) -> Option<u32>) -> Vec<Vec<u32>> {
+    rules.banning(settings, id).map_or(Vec::new(), |rules| rules.bans.words)
 }
 
 /// Adds the most tokens of a text. Where the positions alone limit it, it says so: `transformers` would run beyond them.
@@ -104,5 +117,12 @@ fn describe_beams(settings: &GenerateConfig, generation: &mut Value) {
     // Kiln never scores the tokens that it never writes.
     if generation["bad_words_ids"].is_array() || generation["suppress_tokens"].is_array() {
         generation["renormalize_logits"] = json!(true);
+        let bans = settings.no_repeat_ngram_size > 0 || !settings.bad_words.is_empty();
+        if bans && settings.beam_size > 1 {
+            stderr_line!(
+                "note: transformers leaves out the probability of n-grams and words that generate.no_repeat_ngram_size and \
+                 generate.bad_words ban, so that its beams have other scores"
+            );
+        }
     }
 }

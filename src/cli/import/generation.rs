@@ -64,7 +64,7 @@ impl<'a> Rules<'a> {
             note("eos_token_id", &json!(ids), &format!("texts end at {end} too, the tokenizer's end token"));
         }
         config.stop_tokens = ends.into_iter().filter(|token| Some(*token) != end).map(str::to_owned).collect();
-        config.special_tokens = self.special_tokens(limits);
+        self.apply_bans(limits, config);
 
         config.stop = self.strings("stop_strings");
         if !config.stop.is_empty() {
@@ -103,7 +103,7 @@ impl<'a> Rules<'a> {
         limits: &TokenRules,
         config: &mut GenerateConfig,
     ) -> Result<(), FolderError> {
-        config.special_tokens = self.special_tokens(limits);
+        self.apply_bans(limits, config);
         self.apply_beams(config);
         if config.beam_size > 1
             && config.special_tokens == SpecialTokens::Never
@@ -135,9 +135,8 @@ impl<'a> Rules<'a> {
         self.check(config)
     }
 
-    /// Returns whether the folder forbids the special tokens that Kiln's own rules, `limits`, forbid. Names the other tokens and
-    /// words that it forbids.
-    fn special_tokens(&self, limits: &TokenRules) -> SpecialTokens {
+    /// Which tokens, words and repetitions texts do not contain. Kiln's own rules, `limits`, forbid the special tokens.
+    fn apply_bans(&self, limits: &TokenRules, config: &mut GenerateConfig) {
         let mut ends = self.ids("eos_token_id");
         if ends.is_empty() {
             ends.clone_from(&limits.ends);
@@ -153,15 +152,36 @@ impl<'a> Rules<'a> {
         // Kiln never writes ids without a token.
         let allowed = |id: u32| self.tokenizer.token(id).is_some() && !(never && limits.never.contains(&id));
 
-        let tokens: Vec<u32> = suppressed.iter().copied().filter(|id| allowed(*id)).collect();
-        if !tokens.is_empty() {
-            note("suppress_tokens", &json!(tokens), "texts may contain these tokens");
+        config.special_tokens = if never { SpecialTokens::Never } else { SpecialTokens::Allowed };
+        config.no_repeat_ngram_size = self.size("no_repeat_ngram_size").unwrap_or(0);
+        let words = words.into_iter().filter(|word| word.iter().all(|id| allowed(*id)));
+        let suppressed = suppressed.iter().copied().filter(|id| allowed(*id)).map(|id| vec![id]);
+        let (mut known, mut unknown) = (Vec::new(), Vec::new());
+        for word in words.chain(suppressed).filter(|word| !word.is_empty()) {
+            match self.in_tokens(&word) {
+                Some(tokens) => known.push(tokens),
+                None => unknown.push(word),
+            }
         }
-        let words: Vec<_> = words.into_iter().filter(|word| word.iter().all(|id| allowed(*id))).collect();
-        if !words.is_empty() {
-            note("bad_words_ids", &json!(words), "texts may contain these words");
+        known.dedup();
+        config.bad_words = known;
+        if !unknown.is_empty() {
+            note("bad_words_ids", &json!(unknown), "texts may contain these words");
         }
-        if never { SpecialTokens::Never } else { SpecialTokens::Allowed }
+        let bans = config.no_repeat_ngram_size > 0 || !config.bad_words.is_empty();
+        if bans && self.json["renormalize_logits"] == true && self.size("num_beams").is_some_and(|beams| beams > 1) {
+            stderr_line!(
+                "note: the model folder has renormalize_logits; scores of beams keep the probability of n-grams and words that are banned, \
+                 which transformers leaves out"
+            );
+        }
+    }
+
+    /// Returns the tokens of a word with spaces between them. `None` if one of them has a space, or none is known.
+    fn in_tokens(&self, word: &[u32]) -> Option<String> {
+        let tokens =
+            word.iter().map(|id| self.tokenizer.token(*id).filter(|token| !token.contains(char::is_whitespace)));
+        Some(tokens.collect::<Option<Vec<_>>>()?.join(" "))
     }
 
     /// How beams are searched.

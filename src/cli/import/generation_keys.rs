@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 /// What import reads for a model that continues texts.
-pub(super) const OF_TEXT: [&str; 18] = [
+pub(super) const OF_TEXT: [&str; 19] = [
     "bad_words_ids",
     "bos_token_id",
     "decoder_start_token_id",
@@ -14,6 +14,7 @@ pub(super) const OF_TEXT: [&str; 18] = [
     "length_penalty",
     "max_length",
     "max_new_tokens",
+    "no_repeat_ngram_size",
     "num_beams",
     "pad_token_id",
     "renormalize_logits",
@@ -26,7 +27,7 @@ pub(super) const OF_TEXT: [&str; 18] = [
 ];
 
 /// What import reads for a model that translates.
-pub(super) const OF_PAIRS: [&str; 19] = [
+pub(super) const OF_PAIRS: [&str; 20] = [
     "bad_words_ids",
     "bos_token_id",
     "decoder_start_token_id",
@@ -38,6 +39,7 @@ pub(super) const OF_PAIRS: [&str; 19] = [
     "length_penalty",
     "max_length",
     "max_new_tokens",
+    "no_repeat_ngram_size",
     "num_beams",
     "pad_token_id",
     "renormalize_logits",

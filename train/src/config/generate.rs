@@ -39,6 +39,10 @@ pub struct GenerateConfig {
     pub stop: Vec<String>,
     /// Texts: a text ends before the first of these tokens of the vocabulary, or at the end token.
     pub stop_tokens: Vec<String>,
+    /// No n-gram of this many tokens comes twice in a text, its prompt included; 0: any may.
+    pub no_repeat_ngram_size: usize,
+    /// Words that a text does not contain, each as tokens of the vocabulary with spaces between them.
+    pub bad_words: Vec<String>,
     /// Whether a text may contain special tokens other than the end token. The printed text leaves them out.
     pub special_tokens: SpecialTokens,
     /// Size of one generation batch: padded tokens of its sources or prompts, times `beam_size`. 0: 8192, and for translations on a
@@ -101,6 +105,8 @@ impl Default for GenerateConfig {
             max_new_tokens: 256,
             stop: Vec::new(),
             stop_tokens: Vec::new(),
+            no_repeat_ngram_size: 0,
+            bad_words: Vec::new(),
             special_tokens: SpecialTokens::Never,
             batch_tokens: 0,
         }
@@ -141,6 +147,9 @@ impl GenerateConfig {
 
         if self.max_new_tokens == 0 {
             problems.push("generate.max_new_tokens is 0, which leaves no room for a token; 256 is usual".into());
+        }
+        if self.bad_words.iter().any(|word| word.trim().is_empty()) {
+            problems.push("generate.bad_words contains a word without tokens; remove it".into());
         }
         for (key, texts) in [("stop", &self.stop), ("stop_tokens", &self.stop_tokens)] {
             if texts.iter().any(String::is_empty) {

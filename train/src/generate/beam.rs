@@ -24,6 +24,7 @@ use std::ops::Range;
 use burn::tensor::{Device, Tensor, TensorReadError};
 use kiln_kernels::{ColumnSet, likeliest};
 
+use super::bans::Banned;
 use super::batching::int_tensor;
 use super::sequences::{Begun, Sequences, TokenRules};
 use crate::config::{EarlyStopping, GenerateConfig, LengthNormalization};
@@ -156,6 +157,25 @@ impl Likeliest {
         Ok(Self { width, tokens, log_probs })
     }
 
+    /// Does the same without the tokens that `rules` ban in each of the `live` rows. The others keep their probabilities.
+    fn read_allowed(
+        logits: Tensor<2>,
+        never: &ColumnSet,
+        width: usize,
+        (live, rules): (&[Live], &TokenRules),
+    ) -> Result<Self, TensorReadError> {
+        let banned: Vec<Vec<u32>> = live.iter().map(|row| rules.bans.after(row.source, &row.tokens)).collect();
+        let Some(banned) = Banned::of(&banned) else { return Self::read(logits, never, width) };
+        let mut found = Self::read(banned.mask(logits.clone()), never, width)?;
+        let first = |row: usize| (found.tokens[row * width] as u32, found.log_probs[row * width]);
+        let best: Vec<(u32, f32)> = (0..live.len()).map(first).collect();
+        let log_allowed = banned.log_allowed(logits, &best, &rules.never)?;
+        for (log_probs, log_allowed) in found.log_probs.chunks_mut(width).zip(log_allowed) {
+            log_probs.iter_mut().for_each(|log_prob| *log_prob += log_allowed as f32);
+        }
+        Ok(found)
+    }
+
     /// Returns the continuations of one row of the cache, the likeliest first.
     fn candidates(&self, row: usize, log_prob: f64) -> impl Iterator<Item = Candidate> {
         let places = row * self.width..(row + 1) * self.width;
@@ -213,7 +233,7 @@ pub fn beam_search<S: Sequences>(
 
     let mut n_rows = live.len();
     while !live.is_empty() {
-        let likeliest = Likeliest::read(logits, &never, width)?;
+        let likeliest = Likeliest::read_allowed(logits, &never, width, (&live, rules))?;
 
         let (mut next, mut origins) = (Vec::new(), Vec::new());
         let mut first = 0;

@@ -51,6 +51,12 @@ pub enum GenerateError {
          --stop, which takes any text"
     )]
     UnknownStopToken(String),
+    /// A bad word has a token that the vocabulary does not have.
+    #[error(
+        "the vocabulary has no token {0:?} (generate.bad_words): spell each token as tokenizer.json does, with spaces between the \
+         tokens of a word"
+    )]
+    UnknownBadWord(String),
     /// More results than beams.
     #[error(
         "{n_best} results per line need at least as many beams, but generate.beam_size is {beam_size}: raise it to {n_best}"

@@ -2,6 +2,7 @@
 
 use burn::tensor::{DType, Int, Tensor, TensorReadError};
 
+use super::bans::Banned;
 use super::batching::int_tensor;
 use super::sequences::{Begun, Sequences, TokenRules};
 use crate::metrics::host_sync::waiting;
@@ -22,21 +23,28 @@ pub fn greedy<S: Sequences>(
     let Begun { mut sequences, logits, limits } = begun;
     let device = logits.device();
     let never = rules.excluded(logits.dims()[1], &device);
-    let likeliest = |logits: Tensor<2>| {
+    let likeliest = |logits: Tensor<2>, live: &[usize], outputs: &[Vec<u32>]| {
         let [rows, _] = logits.dims();
+        let banned: Vec<Vec<u32>> = live.iter().map(|row| rules.bans.after(*row, &outputs[*row])).collect();
+        let logits = match Banned::of(&banned) {
+            Some(banned) => banned.mask(logits),
+            None => logits,
+        };
         kiln_kernels::likeliest(logits, &never, 1).narrow(0, 1, 1).reshape([rows]).int().cast(DType::I32)
     };
 
     let mut outputs: Vec<Vec<u32>> = vec![Vec::new(); limits.len()];
     // The output that each row of the cache belongs to.
     let mut live: Vec<usize> = (0..limits.len()).collect();
-    let mut ids: Tensor<1, Int> = likeliest(logits);
+    let mut ids: Tensor<1, Int> = likeliest(logits, &live, &outputs);
+    // A ban depends on the tokens before, which the host must know.
+    let check_every = if rules.bans.are_none() { check_every } else { 1 };
 
     while !live.is_empty() {
         let room = live.iter().map(|&row| limits[row] - outputs[row].len()).min().expect("rows are left");
         let mut steps = vec![ids.clone()];
         while steps.len() < check_every.clamp(1, room) {
-            ids = likeliest(sequences.step(ids));
+            ids = likeliest(sequences.step(ids), &live, &outputs);
             steps.push(ids.clone());
         }
 
@@ -68,7 +76,7 @@ pub fn greedy<S: Sequences>(
             sequences.select(&kept);
             ids = ids.select(0, int_tensor(kept.into_iter().map(|index| index as i32).collect(), &device));
         }
-        ids = likeliest(sequences.step(ids));
+        ids = likeliest(sequences.step(ids), &live, &outputs);
     }
     Ok(outputs)
 }

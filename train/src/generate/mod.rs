@@ -4,6 +4,7 @@
 //! Lines of similar length share a batch; results keep the order of the lines. Searches know a model only as [`Sequences`]:
 //! rows that take a token and return the logits of the next.
 
+mod bans;
 pub mod batching;
 pub mod beam;
 mod classify;
@@ -17,6 +18,7 @@ pub mod stop;
 mod text;
 mod translator;
 
+pub use bans::Bans;
 pub use beam::beam_search;
 pub use classify::{ClassPredictor, Classified};
 pub use conversation::Conversation;

@@ -77,9 +77,10 @@ pub(super) fn sample<S: Sequences>(
 
         let (mut kept, mut chosen) = (Vec::new(), Vec::new());
         for (index, (&row, logits)) in live.iter().zip(read.chunks_mut(vocab_size)).enumerate() {
-            rules.never.iter().for_each(|id| logits[*id as usize] = f32::NEG_INFINITY);
             let SampledRow { stream, prompt } = &rows[row];
             let output = &mut outputs[row];
+            let banned = rules.bans.after(row, output);
+            rules.never.iter().chain(&banned).for_each(|id| logits[*id as usize] = f32::NEG_INFINITY);
             let seen = prompt.iter().chain(output.iter()).copied();
             let uniform = uniform(sampling.seed, *stream, output.len() as u64);
             let token = choose(logits, seen, uniform, sampling)

@@ -1,13 +1,17 @@
 //! The interface between a search and a model: a batch of unfinished sequences that takes one token per row and returns the
 //! logits of the next.
 
+use std::borrow::Cow;
+
 use burn::tensor::{Device, Int, Tensor};
 use kiln_data::{SpecialIds, TextTokenizer};
 use kiln_kernels::ColumnSet;
 use kiln_model::{DecoderCache, DecoderOnly, EncoderDecoder, Prompts};
 
+use super::GenerateError;
+use super::bans::Bans;
 use super::batching::{SourceBatch, int_tensor};
-use crate::config::SpecialTokens;
+use crate::config::{GenerateConfig, SpecialTokens};
 
 /// A batch of unfinished sequences with their key/value cache. Rows do not influence each other.
 ///
@@ -49,13 +53,15 @@ pub struct Begun<S> {
     pub limits: Vec<usize>,
 }
 
-/// The tokens that end a sequence and the tokens that are never written.
+/// The tokens that end a sequence, the tokens that are never written, and those that must not follow others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRules {
     /// End tokens: they finish a row and are not part of the result.
     pub ends: Vec<u32>,
     /// Tokens that never occur in a text.
     pub never: Vec<u32>,
+    /// What must not follow the tokens of a row.
+    pub bans: Bans,
 }
 
 impl TokenRules {
@@ -64,14 +70,14 @@ impl TokenRules {
         // Some vocabularies use one token for all three.
         let mut never: Vec<u32> = [special.pad, special.bos].into_iter().filter(|id| *id != special.eos).collect();
         never.dedup();
-        Self { ends: vec![special.eos], never }
+        Self { ends: vec![special.eos], never, bans: Bans::default() }
     }
 
     /// Returns the rules of texts: the end token ends a row; the other special tokens are never written.
     pub fn of_text(tokenizer: &TextTokenizer) -> Self {
         let ends: Vec<u32> = tokenizer.special().eos.into_iter().collect();
         let never = tokenizer.ids_outside_text().into_iter().filter(|id| !ends.contains(id)).collect();
-        Self { ends, never }
+        Self { ends, never, bans: Bans::default() }
     }
 
     /// Lifts the ban on special tokens if `special_tokens` allows them.
@@ -80,6 +86,27 @@ impl TokenRules {
             self.never.clear();
         }
         self
+    }
+
+    /// Bans what `config` bans. `id` knows the tokens of the vocabulary.
+    ///
+    /// # Errors
+    /// If a bad word has a token that the vocabulary lacks.
+    pub fn banning(mut self, config: &GenerateConfig, id: impl Fn(&str) -> Option<u32>) -> Result<Self, GenerateError> {
+        let token = |token: &str| id(token).ok_or_else(|| GenerateError::UnknownBadWord(token.to_owned()));
+        let word = |word: &String| word.split_whitespace().map(token).collect::<Result<Vec<u32>, _>>();
+        self.bans.no_repeat_ngram_size = config.no_repeat_ngram_size;
+        self.bans.words = config.bad_words.iter().map(word).collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+
+    /// Returns the rules for rows that have the `given` tokens in front, which bans count.
+    pub(super) fn behind<'a>(&'a self, given: impl FnOnce() -> Vec<Vec<u32>>) -> Cow<'a, Self> {
+        if self.bans.are_none() {
+            return Cow::Borrowed(self);
+        }
+        let bans = Bans { given: given(), ..self.bans.clone() };
+        Cow::Owned(Self { bans, ..self.clone() })
     }
 
     /// Adds an end token.

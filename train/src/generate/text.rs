@@ -79,7 +79,8 @@ impl TextGenerator {
         if found > wanted {
             return Err(GenerateError::OtherVocabulary { side: "text", tokenizer: found, model: wanted });
         }
-        let mut rules = TokenRules::of_text(&tokenizer).with(config.special_tokens);
+        let rules = TokenRules::of_text(&tokenizer).with(config.special_tokens);
+        let mut rules = rules.banning(&config, |token| tokenizer.id(token))?;
         rules.never.extend(found as u32..wanted as u32); // embedding rows without a token
         for token in &config.stop_tokens {
             let id = tokenizer.id(token).ok_or_else(|| GenerateError::UnknownStopToken(token.clone()))?;
@@ -247,17 +248,18 @@ impl TextGenerator {
         streams: &[u64],
         accept: &mut dyn FnMut(usize, u32) -> Result<bool, GenerateError>,
     ) -> Result<Vec<Vec<u32>>, Interruption> {
+        let rules = self.rules.behind(|| rows.iter().map(|row| row.ids.clone()).collect());
         let plain_greedy = sampling.greedy && sampling.repetition_penalty == 1.0 && self.config.stop.is_empty();
 
         let found = if self.config.beam_size > 1 {
-            let found = beam_search(begun, &self.rules, &BeamConfig::new(&self.config, 1))?;
+            let found = beam_search(begun, &rules, &BeamConfig::new(&self.config, 1))?;
             found.into_iter().map(|best| best.into_iter().next().map_or(Vec::new(), |best| best.tokens)).collect()
         } else if plain_greedy && rows.len() > 1 {
-            greedy(begun, &self.rules, steps_per_sync(&self.device))?
+            greedy(begun, &rules, steps_per_sync(&self.device))?
         } else {
             let row = |(row, stream): (&&PromptRow, &u64)| SampledRow { stream: *stream, prompt: row.ids.clone() };
             let sampled: Vec<SampledRow> = rows.iter().zip(streams).map(row).collect();
-            return sample(begun, &self.rules, sampling, &sampled, accept);
+            return sample(begun, &rules, sampling, &sampled, accept);
         };
 
         // The texts are known only now, and one may end before its last token.

@@ -150,7 +150,8 @@ impl Translator {
 
         let mut results: Vec<Option<T>> = lines.iter().map(|_| None).collect();
         let special = self.tokenizers.special();
-        let mut rules = TokenRules::of(special).with(self.config.special_tokens);
+        let rules = TokenRules::of(special).with(self.config.special_tokens);
+        let mut rules = rules.banning(&self.config, |token| self.tokenizers.target_id(token))?;
         let n_rows = self.model.config().target_vocab_size;
         rules.never.extend(self.tokenizers.target_vocab_size() as u32..n_rows as u32); // embedding rows without a token
 
@@ -161,6 +162,9 @@ impl Translator {
             let batch_numbers: Vec<_> = batch.iter().map(|&row| numbers[row]).collect();
             let sources = SourceBatch::new(&batch_rows, special.pad, limit, &self.device);
             let source_len = batch_rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
+            // As in transformers, the start token and the tokens that a target begins with count as its own.
+            let given = [&[special.bos], first].concat();
+            let rules = rules.behind(|| vec![given; batch.len()]);
             let found = search(Targets::begin_with(&self.model, &sources, special, first), &rules, &batch_numbers)
                 .map_err(|interruption| interruption.on_batch(batch.len(), source_len))?;
             for (number, found) in batch_numbers.into_iter().zip(found) {

@@ -78,7 +78,7 @@ fn log_probs(logits: &[f32]) -> Vec<f64> {
 }
 
 fn rules() -> TokenRules {
-    TokenRules { ends: vec![END], never: Vec::new() }
+    TokenRules { ends: vec![END], never: Vec::new(), bans: Bans::default() }
 }
 
 fn score(log_prob: f64, length: usize, config: &BeamConfig) -> f64 {

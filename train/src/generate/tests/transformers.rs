@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Int, Tensor, TensorReadError};
 use kiln_model::hf::{self, ElementType, FileTensor};
 use kiln_model::{Prompts, Transformer};
 use safetensors::SafeTensors;
@@ -89,21 +89,43 @@ impl Family {
             model: imported(&name),
             name,
             start: json["start"].as_u64().unwrap_or_default() as u32,
-            rules: TokenRules { ends: ids(&json["ends"]), never: Vec::new() },
+            rules: TokenRules { ends: ids(&json["ends"]), never: Vec::new(), bans: Bans::default() },
             limit: json["limit"].as_u64().expect("a number") as usize,
             inputs: json["inputs"].as_array().expect("a list").iter().map(ids).collect(),
         }
     }
 
+    /// Whether targets begin with a token of their own.
+    fn has_start(&self) -> bool {
+        matches!(self.model, Transformer::EncoderDecoder(_))
+    }
+
     /// Searches all inputs in one batch; `transformers` searched them one by one.
     fn search(&self, sharpness: f64, config: &BeamConfig) -> Vec<Vec<Scored>> {
+        self.with(sharpness, |begun| match begun {
+            Either::Texts(begun) => beam_search(begun, &self.rules, config),
+            Either::Targets(begun) => beam_search(begun, &self.rules, config),
+        })
+    }
+
+    /// The target of the first input by greedy search.
+    fn greedy(&self, sharpness: f64) -> Vec<u32> {
+        let found = self.with(sharpness, |begun| match begun {
+            Either::Texts(begun) => greedy(begun, &self.rules, 4),
+            Either::Targets(begun) => greedy(begun, &self.rules, 4),
+        });
+        found.into_iter().next().expect("an input")
+    }
+
+    /// Lets `search` finish all inputs.
+    fn with<T>(&self, sharpness: f64, search: impl FnOnce(Either<'_>) -> Result<T, TensorReadError>) -> T {
         let device = Device::flex();
         let found = match &self.model {
             Transformer::DecoderOnly(model) => {
                 let prompts = Prompts::new(&self.inputs, model.config(), &device).expect("prompts");
                 let lengths = self.inputs.iter().map(Vec::len).collect();
                 let begun = Texts::begin(model, &prompts, lengths, vec![self.limit; self.inputs.len()]);
-                beam_search(Sharpened::begin(begun, sharpness), &self.rules, config)
+                search(Either::Texts(Sharpened::begin(begun, sharpness)))
             }
             Transformer::EncoderDecoder(model) => {
                 let (pad, positions) = (model.config().pad_id, model.config().max_positions);
@@ -111,12 +133,18 @@ impl Family {
                 let rows: Vec<SourceRow> = self.inputs.iter().map(row).collect();
                 let batch = SourceBatch::new(&rows.iter().collect::<Vec<_>>(), pad, positions, &device);
                 let begun = Targets::begin(model, &batch, SpecialIds { pad, bos: self.start, ..SPECIAL });
-                beam_search(Sharpened::begin(begun, sharpness), &self.rules, config)
+                search(Either::Targets(Sharpened::begin(begun, sharpness)))
             }
             Transformer::EncoderOnly(_) => unreachable!("the fixture has none"),
         };
         found.expect("the CPU answers")
     }
+}
+
+/// Texts to continue, or targets of sources.
+enum Either<'a> {
+    Texts(Begun<Sharpened<Texts<'a>>>),
+    Targets(Begun<Sharpened<Targets<'a>>>),
 }
 
 fn ids(json: &Value) -> Vec<u32> {
@@ -179,6 +207,42 @@ fn targets_and_scores_are_those_of_transformers() {
         }
     }
     assert!(n_cases == 240 && (1..20).contains(&n_stopped_early), "{n_cases} cases, {n_stopped_early} stopped early");
+}
+
+/// `no_repeat_ngram_size` and `bad_words_ids` of `transformers`, in greedy search and with beams; the prompt of a text counts.
+/// `tests/fixtures/beam/bans.py` writes the expected targets.
+#[test]
+fn bans_are_those_of_transformers() {
+    let file = repository().join("tests/fixtures/beam/bans.json");
+    let fixture: Value = serde_json::from_slice(&std::fs::read(file).expect("fixtures are committed")).expect("JSON");
+    let sharpness = fixture["sharpness"].as_f64().expect("a number");
+    let mut n_cases = 0;
+    for json in fixture["families"].as_array().expect("a list") {
+        let mut family = Family::of(json);
+        let inputs = std::mem::take(&mut family.inputs);
+        for case in json["cases"].as_array().expect("a list") {
+            let input = &inputs[case["input"].as_u64().expect("a number") as usize];
+            let before = if family.has_start() { vec![family.start] } else { input.clone() };
+            family.inputs = vec![input.clone()];
+            family.rules.bans = Bans {
+                no_repeat_ngram_size: case["ngram"].as_u64().expect("a number") as usize,
+                words: case["words"].as_array().expect("a list").iter().map(ids).collect(),
+                given: vec![before],
+            };
+            let beam_size = case["beam_size"].as_u64().expect("a number") as usize;
+            let normalization = LengthNormalization::Power;
+            let early_stopping = EarlyStopping::Heuristic;
+            let config = BeamConfig { normalization, early_stopping, ..beams(beam_size, 1.0, beam_size) };
+            let context = format!("{}, {case}", family.name);
+            let wanted = targets(&case["found"]);
+            same_targets(&family.search(sharpness, &config)[0], &wanted, &context);
+            if beam_size == 1 {
+                assert_eq!(family.greedy(sharpness), wanted[0].0, "{context}");
+            }
+            n_cases += 1;
+        }
+    }
+    assert_eq!(n_cases, 120);
 }
 
 fn same_targets(found: &[Scored], wanted: &[(Vec<u32>, f64)], context: &str) {
