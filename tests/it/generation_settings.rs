@@ -56,20 +56,17 @@ fn what_changes_the_text_is_named() {
         ("diversity_penalty", json!(0.5)),
         ("encoder_no_repeat_ngram_size", json!(2)),
         ("exponential_decay_length_penalty", json!([5, 1.1])),
-        ("no_repeat_ngram_size", json!(2)),
         ("sequence_bias", json!([[[3], -10.0]])),
-        ("suppress_tokens", json!([5, 6])),
         ("typical_p", json!(0.9)),
         ("unheard_of", json!(1)),
     ];
     let of_text = [
-        ("bad_words_ids", json!([[3]])),
         ("forced_bos_token_id", json!(3)),
         ("forced_eos_token_id", json!(2)),
         ("num_return_sequences", json!(2)),
     ];
 
-    let of_pairs = [("stop_strings", json!(["x"])), ("bad_words_ids", json!([[3, 4]]))];
+    let of_pairs = [("stop_strings", json!(["x"]))];
     for (family, own) in [("llama", &of_text[..]), ("marian", &of_pairs[..])] {
         let mut given = json!({"decoder_start_token_id": 48, "eos_token_id": if family == "llama" { 2 } else { 0 }});
         both.iter().chain(own).for_each(|(key, value)| given[*key] = value.clone());
@@ -88,36 +85,47 @@ fn what_changes_the_text_is_named() {
     }
 }
 
-/// A note says what Kiln does instead. What Kiln forbids anyway needs none.
+/// The special tokens that Kiln never writes, or words of the vocabulary, which an export forbids again.
 #[test]
-fn tokens_that_a_folder_forbids_are_the_special_ones_or_named() {
+fn what_a_folder_forbids_is_forbidden() {
     let place = Workplace::new();
     let special = json!([[0], [1], [2]]); // the last one ends texts
 
-    for (family, given, never, note) in [
-        ("llama", json!({"suppress_tokens": [0, 1]}), true, ""),
-        ("llama", json!({"bad_words_ids": special}), true, ""),
-        ("llama", json!({"suppress_tokens": [1], "bad_words_ids": [[0]]}), true, ""),
-        ("llama", json!({"suppress_tokens": [0]}), false, "note: suppress_tokens = [0] of the model folder"),
-        ("llama", json!({"suppress_tokens": [0, 1, 7]}), true, "note: suppress_tokens = [7] of the model folder"),
-        ("llama", json!({"suppress_tokens": [0, 1, 100_000]}), true, ""),
-        ("llama", json!({"bad_words_ids": [[0], [1], [3, 4]]}), true, "[[3,4]] of the model folder is not supported: "),
-        ("marian", json!({"bad_words_ids": [[48]]}), true, ""),
-        ("marian", json!({"suppress_tokens": [48, 7]}), true, "suppress_tokens = [7] of the model folder"),
-        ("marian", json!({"suppress_tokens": [7]}), false, ": texts may contain these tokens"),
+    for (family, given, never, words) in [
+        ("llama", json!({"suppress_tokens": [0, 1]}), true, json!([])),
+        ("llama", json!({"bad_words_ids": special}), true, json!([])),
+        ("llama", json!({"suppress_tokens": [1], "bad_words_ids": [[0]]}), true, json!([])),
+        ("llama", json!({"suppress_tokens": [0]}), false, json!([[0]])),
+        ("llama", json!({"suppress_tokens": [0, 1, 7]}), true, json!([[7]])),
+        ("llama", json!({"suppress_tokens": [0, 1, 100_000]}), true, json!([])),
+        ("llama", json!({"bad_words_ids": [[0], [1], [3, 4]]}), true, json!([[3, 4]])),
+        ("marian", json!({"bad_words_ids": [[48]]}), true, json!([])),
+        ("marian", json!({"suppress_tokens": [48, 7]}), true, json!([[7]])),
+        ("marian", json!({"suppress_tokens": [7], "bad_words_ids": [[5, 6]]}), false, json!([[5, 6], [7]])),
     ] {
         let mut given = given;
         if family == "marian" {
             given["decoder_start_token_id"] = json!(48);
         }
         given["eos_token_id"] = json!(if family == "llama" { 2 } else { 0 });
+        given["no_repeat_ngram_size"] = json!(3);
 
         let imported = import(&place, family, &given);
+        assert!(!imported.stderr.contains("not supported"), "{given}: {imported:#?}");
+        let config = place.read(&format!("runs/{family}/config.toml"));
         let wanted = format!("special_tokens = \"{}\"", if never { "never" } else { "allowed" });
-        assert!(place.read(&format!("runs/{family}/config.toml")).contains(&wanted), "{given}: no {wanted}");
-        assert_eq!(imported.stderr.contains("not supported"), !note.is_empty(), "{given}: {imported:#?}");
-        assert!(imported.stderr.contains(note), "{given}: {imported:#?}");
+        assert!(config.contains(&wanted) && config.contains("no_repeat_ngram_size = 3\n"), "{given}: {config}");
+
+        let exported = generation_of(&place, family);
+        let bad = exported["bad_words_ids"].as_array().cloned().unwrap_or_default();
+        let own: Vec<&Value> = bad.iter().filter(|word| **word != json!([48])).collect();
+        assert_eq!((json!(own), &exported["no_repeat_ngram_size"]), (words, &json!(3)), "{given}: {exported}");
     }
+
+    // A token that the vocabulary lacks is named.
+    let set = ["--set", "generate.bad_words=[\"nowhere\"]"];
+    let asked = place.run(&[&["generate", "runs/llama", "--prompt", "a"], &set[..]].concat());
+    assert!(asked.code == 2 && asked.stderr.contains("no token \"nowhere\" (generate.bad_words)"), "{asked:#?}");
 }
 
 #[test]
