@@ -14,11 +14,14 @@ use super::pulse::Pulse;
 use super::trend::Trend;
 use super::wrap::for_stderr;
 use super::{Activity, Extent, Record, Sink};
-use crate::metrics::{ValidationMetrics, WindowMetrics};
+use crate::metrics::{SampleMetrics, ValidationMetrics, WindowMetrics};
 use crate::units::{duration, thousands};
 
 /// Least time between plain lines; `metrics.jsonl` has every step.
 const SECS_BETWEEN_LINES: f64 = 2.0;
+
+/// Characters of a sample that are shown; `metrics.jsonl` and the report have all.
+const SAMPLE_CHARACTERS: usize = 150;
 
 /// The sink on stderr.
 pub struct Console {
@@ -126,7 +129,10 @@ impl Console {
 impl Sink for Console {
     fn write(&mut self, record: &Record<'_>) -> Result<()> {
         match record {
-            Record::Start(_) | Record::Step(_) | Record::Sample(_) => {}
+            Record::Start(_) | Record::Step(_) => {}
+            // Translations are many and have scores; of a language model, people want to read the text.
+            Record::Sample(sample) if sample.reference.is_none() => self.line(&sample_line(sample)),
+            Record::Sample(_) => {}
             Record::End(run) => self.line(&run.summary),
             Record::Window(window) => self.window(window),
             Record::Validation(validation) => self.line(&validation_line(validation)),
@@ -232,6 +238,15 @@ fn losses(loss: f64, nll: f64) -> String {
     if (loss - nll).abs() < 5e-5 { format!("loss {loss:.3}") } else { format!("loss {loss:.3} nll {nll:.3}") }
 }
 
+/// Returns what a model wrote after a prompt, as one short line.
+fn sample_line(sample: &SampleMetrics) -> String {
+    let text = format!("  {} -> {}", sample.source, sample.output.trim_start()).replace(['\n', '\r'], " ");
+    match text.char_indices().nth(SAMPLE_CHARACTERS) {
+        Some((at, _)) => format!("{}...", text[..at].trim_end()),
+        None => text,
+    }
+}
+
 fn validation_line(validation: &ValidationMetrics) -> String {
     let mut line = format!(
         "step {} | validation {} perplexity {:.2}",
@@ -313,6 +328,14 @@ mod tests {
         assert_eq!(losses(2.5, 1.5), "loss 2.500 nll 1.500");
         assert_eq!(losses(1.5, 1.5000001), "loss 1.500");
         assert_eq!(losses(f64::NAN, f64::NAN), "loss NaN nll NaN");
+    }
+
+    #[test]
+    fn a_sample_is_one_short_line() {
+        let of =
+            |output: String| sample_line(&SampleMetrics { step: 8, source: "It is".into(), output, reference: None });
+        assert_eq!(of(" a\ntruth".into()), "  It is -> a truth");
+        assert_eq!(of("è ".repeat(200)).chars().count(), SAMPLE_CHARACTERS - 1 + 3);
     }
 
     #[test]

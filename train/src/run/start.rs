@@ -23,7 +23,6 @@ use crate::train::{Held, Outcome, Setup, Signals, Trainer, Validation};
 /// A run that is ready to train. It holds the lock of its folder.
 pub struct Session<M: Model = Transformer> {
     trainer: Trainer<M>,
-    prompt: Option<String>,
     leftovers: Leftovers,
     _lock: Option<RunLock>,
 }
@@ -113,7 +112,12 @@ impl Prepared {
             vocabulary: data.vocabulary,
             weights: weights.map(|weights| weights.weights),
             train: data.train,
-            validation: Validation { source: data.valid, n_bytes: data.valid_bytes, examples: data.valid_examples },
+            validation: Validation {
+                source: data.valid,
+                n_bytes: data.valid_bytes,
+                examples: data.valid_examples,
+                prompt: data.prompt,
+            },
             logging,
             signals,
             checkpointing: if M::HAS_CHECKPOINTING { plan.checkpointing } else { chosen },
@@ -129,7 +133,7 @@ impl Prepared {
         if trainer.config() != &given && ranks.is_first() {
             write_config(&run.dir, trainer.config())?;
         }
-        Ok(Session { trainer, prompt: data.prompt, leftovers, _lock: lock })
+        Ok(Session { trainer, leftovers, _lock: lock })
     }
 }
 
@@ -157,7 +161,7 @@ impl<M: Model> Session<M> {
 
     /// Returns words of the validation text to try a model of text with: to continue, or to fill in a mask.
     pub fn prompt(&self) -> Option<&str> {
-        self.prompt.as_deref()
+        self.trainer.validation().prompt.as_deref()
     }
 }
 
