@@ -114,15 +114,15 @@ fn sample(source: &str, hypothesis: &str, verdict: &str, target: &str) -> String
 }
 
 fn scores(validation: &ValidationMetrics) -> String {
-    let mut line = format!("validation: nll {:.4}, perplexity {:.3}", validation.nll, validation.perplexity());
+    let mut line = format!("validation: nll {:.4}{}", validation.nll, validation.perplexity_after(", ", 3));
     if let Some(bits) = validation.bits_per_byte {
         line += &format!(", {bits:.4} bits/byte");
     }
     if let (Some(model), Some(unigram)) = (validation.masked_accuracy, validation.unigram_accuracy) {
         line += &format!(", masked accuracy {:.2}% (unigram {:.2}%)", 100.0 * model, 100.0 * unigram);
     }
-    if let (Some(accuracy), Some(margin)) = (validation.reward_accuracy, validation.reward_margin) {
-        line += &format!(", reward accuracy {:.2}%, margin {margin:.3}", 100.0 * accuracy);
+    if let Some(rewards) = validation.rewards_in_words() {
+        line += &format!(", {rewards}");
     }
     for (name, value) in validation.of_classes() {
         line += &format!(", {name} {:.2}%", 100.0 * value);

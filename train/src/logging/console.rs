@@ -249,10 +249,10 @@ fn sample_line(sample: &SampleMetrics) -> String {
 
 fn validation_line(validation: &ValidationMetrics) -> String {
     let mut line = format!(
-        "step {} | validation {} perplexity {:.2}",
+        "step {} | validation {}{}",
         validation.step,
         losses(validation.loss, validation.nll),
-        validation.perplexity()
+        validation.perplexity_after(" ", 2)
     );
 
     if let Some(bits) = validation.bits_per_byte {
@@ -264,8 +264,8 @@ fn validation_line(validation: &ValidationMetrics) -> String {
     if let Some(accuracy) = validation.unigram_accuracy {
         line += &format!(" (unigram {:.2}%)", 100.0 * accuracy);
     }
-    if let (Some(accuracy), Some(margin)) = (validation.reward_accuracy, validation.reward_margin) {
-        line += &format!(" | reward accuracy {:.2}% margin {margin:.3}", 100.0 * accuracy);
+    if let Some(rewards) = validation.rewards_in_words() {
+        line += &format!(" | {rewards}");
     }
     for (name, value) in validation.of_classes() {
         line += &format!(" | {name} {:.2}%", 100.0 * value);
@@ -354,5 +354,15 @@ mod tests {
         };
         let line = validation_line(&masked);
         assert!(line.contains("masked accuracy 40.00% (unigram 5.25%)") && !line.contains("BLEU"), "{line}");
+        let classes = ValidationMetrics { accuracy: Some(0.5), ..ValidationMetrics::default() };
+        let line = validation_line(&classes);
+        assert!(line.contains("accuracy 50.00%") && !line.contains("perplexity"), "{line}");
+        let of = |accuracy, margin| ValidationMetrics {
+            reward_accuracy: Some(accuracy),
+            reward_margin: Some(margin),
+            ..ValidationMetrics::default()
+        };
+        assert!(validation_line(&of(0.0, 0.0)).contains("| rewards of both answers still equal |"));
+        assert!(validation_line(&of(0.0, -0.5)).contains("| reward accuracy 0.00% margin -0.500 |"));
     }
 }
