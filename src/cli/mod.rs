@@ -136,7 +136,7 @@ fn parsed() -> Cli {
 /// Says which argument is not text. A file of such a name can be read in the folder that it is in.
 fn not_utf8(argument: &OsStr) -> String {
     format!(
-        "the argument '{}' is not UTF-8, so neither may be the name of a file in it: rename the file, or name the folder that it is in",
+        "the argument '{}' is not UTF-8: if it names a file, rename the file, or name the folder that it is in",
         argument.as_encoded_bytes().escape_ascii()
     )
 }

@@ -89,9 +89,11 @@ pub(super) fn run(args: Args) -> Result<()> {
     if wants_picture {
         let drawing = draw::file(&chosen(&args.figure, &runs)?)?;
         if let Some(path) = &args.svg {
+            refuse_other_picture(path, b"<svg", "an SVG picture")?;
             write(path, drawing.as_bytes())?;
         }
         if let Some(path) = &args.png {
+            refuse_other_picture(path, b"\x89PNG", "a PNG picture")?;
             write(path, &png(&drawing)?)?;
         }
     }
@@ -151,6 +153,16 @@ fn refuse_other_file(path: &Path, runs: &[History]) -> Result<(), Usage> {
         false => "is not a report of Kiln",
     };
     Err(Usage(format!("{}: this file exists and {what}; name another one with --out", path.display())))
+}
+
+/// Refuses to replace a file that does not begin as pictures of its kind do.
+fn refuse_other_picture(path: &Path, start: &[u8], kind: &str) -> Result<(), Usage> {
+    match read_file(path) {
+        Ok(found) if !found.is_empty() && !found.starts_with(start) => {
+            Err(Usage(format!("{}: this file exists and is not {kind}; name another one", path.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -113,6 +113,9 @@ fn pictures_are_written_for_the_figures_that_are_asked_for() {
     refused(&["--figure", "power", "--svg", "x.svg"], &["logged nothing for it", "loss, nll, scores"]);
     refused(&["--figure", "loss"], &["--svg FILE"]);
     refused(&["--live", "--svg", "x.svg"], &["--live"]);
+    place.run(&["report", "runs/a", "--svg", "a.svg"]).ok();
+    refused(&["--svg", "a.png"], &["a.png: this file exists and is not an SVG picture"]);
+    refused(&["--png", "a.svg"], &["a.svg: this file exists and is not a PNG picture"]);
     assert!(!place.path("x.svg").exists());
 }
 

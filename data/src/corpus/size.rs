@@ -74,6 +74,7 @@ mod tests {
         assert_eq!(count_pairs(&[parallel], 10).expect("readable"), 3);
         assert_eq!(count_pairs(&[path("a.en"), path("a.it")], 10).expect("readable"), 4);
         assert_eq!(count_pairs(&[path("a.en"), path("a.it")], 2).expect("readable"), 2);
+
         let rows = "abate\tAH0 B EY1 T\n".repeat(9);
         fs::write(path("named.tsv"), format!("word\tpronunciation\n{rows}")).expect("writable");
         assert_eq!(count_pairs(&[path("named.tsv")], 100).expect("readable"), 9, "names of columns");

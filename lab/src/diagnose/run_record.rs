@@ -13,7 +13,7 @@ use kiln_train::logging::METRICS_FILE;
 use serde_json::Value;
 
 use super::compare::Losses;
-use crate::report::history::HistoryError;
+use super::no_history::HistoryError;
 
 /// A measure of a validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +108,7 @@ impl RunRecord {
             ErrorKind::NotFound => HistoryError::NoMetrics(dir.to_path_buf()),
             _ => HistoryError::Unreadable { path: path.clone(), source },
         })?;
+
         let mut lines = Lines::default();
         let (mut file, mut line) = (BufReader::new(file), Vec::new());
         while read_line(&mut file, &mut line, MOST_LINE_BYTES).with_context(|| format!("reading {}", path.display()))? {

@@ -10,9 +10,9 @@ use kiln_train::checkpoint::RUN_CONFIG_FILE;
 use kiln_train::config::Config;
 use kiln_train::logging::METRICS_FILE;
 use serde_json::Value;
-use thiserror::Error;
 
 use super::catalogue::{FIGURES, Measure};
+pub use crate::diagnose::no_history::HistoryError;
 
 /// A longer line is not one of Kiln's and is skipped, bytes.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -22,34 +22,6 @@ const MOST_FIGURES: usize = 64;
 const LARGEST: f64 = 1e30;
 /// Notes and samples that are kept, from the newest.
 const MOST_NOTES: usize = 200;
-
-/// A run that cannot be reported on.
-#[derive(Debug, Error)]
-pub enum HistoryError {
-    /// The path holds no run.
-    #[error("{}: this folder holds no run (no {RUN_CONFIG_FILE}); name a run folder, kiln train makes runs/NAME", .0.display())]
-    NoRun(PathBuf),
-    /// The run never trained.
-    #[error(
-        "{}: this run has no {METRICS_FILE}, so it was never trained; imported and averaged models have none, see kiln evaluate",
-        .0.display()
-    )]
-    NoMetrics(PathBuf),
-    /// The run has not finished a step.
-    #[error(
-        "{}: no step has been logged yet; wait for the first line of metrics, or watch with kiln report --live",
-        .0.display()
-    )]
-    NoSteps(PathBuf),
-    /// The system refused to read the metrics.
-    #[error("{}: cannot be read: {source}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
-}
 
 /// Values of a measure by step.
 pub type Points = Vec<(f64, f64)>;

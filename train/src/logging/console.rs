@@ -335,7 +335,7 @@ mod tests {
         let of =
             |output: String| sample_line(&SampleMetrics { step: 8, source: "It is".into(), output, reference: None });
         assert_eq!(of(" a\ntruth".into()), "  It is -> a truth");
-        assert_eq!(of("è ".repeat(200)).chars().count(), SAMPLE_CHARACTERS - 1 + 3);
+        assert_eq!(of("è".repeat(200)).chars().count(), SAMPLE_CHARACTERS + 3);
     }
 
     #[test]
@@ -346,6 +346,7 @@ mod tests {
         let short = ValidationMetrics { bleu: Some(0.0), no_four_grams: true, ..samples::validation(500) };
         let line = validation_line(&short);
         assert!(line.contains("BLEU 0.00 (needs four words; no translation has them)"), "{line}");
+
         let masked = ValidationMetrics {
             masked_accuracy: Some(0.4),
             unigram_accuracy: Some(0.0525),

@@ -149,10 +149,11 @@ impl Plan {
     /// Describes data and epochs, and warns if there are many.
     pub fn data_lines(&self) -> Vec<String> {
         let valid = self.valid.as_ref().map_or("none".into(), |valid| thousands(valid.n as f64));
-        let steps = thousands(self.steps as f64);
+        let steps = counted(self.steps, "step");
         let mut lines = vec![format!(
-            "data: {}, {valid} for validation; {steps} steps are {} epochs",
+            "data: {}, {valid} for validation; {steps} {} {} epochs",
             self.train.describe(),
+            if self.steps == 1 { "is" } else { "are" },
             epochs(self.epochs)
         )];
         lines.extend(self.notes.iter().cloned());
@@ -185,7 +186,8 @@ impl Plan {
 
     /// Describes model, device and steps, up to the name of the run.
     pub fn model_line(&self) -> String {
-        format!("{:.1} M parameters on {} for {} steps", self.n_params as f64 / 1e6, self.device, self.steps)
+        let plural = if self.steps == 1 { "" } else { "s" };
+        format!("{:.1} M parameters on {} for {} step{plural}", self.n_params as f64 / 1e6, self.device, self.steps)
     }
 
     /// Describes the memory of a training step and of the device.
@@ -281,6 +283,7 @@ mod tests {
             lines[1].starts_with("warning: above 100 epochs") && lines[1].contains("train.steps=261 "),
             "{lines:?}"
         );
+        assert!(Plan { steps: 1, ..plan(0.2, [0, 0], 1) }.data_lines()[0].ends_with("; 1 step is 0.2 epochs"));
         assert_eq!(plan(99.0, [0, 0], 1).data_lines().len(), 1);
         let few = |n, len| Plan { train: Rows { n, len, largest: None }, ..plan(5.0, [0, 0], 1) }.data_lines();
         assert!(few(2, None)[1].starts_with("warning: the training text is 2 pairs: "), "{:?}", few(2, None));

@@ -13,6 +13,7 @@ use super::lock::RunLock;
 use super::prepare::Prepared;
 use crate::checkpoint::Resume;
 use crate::config::{Config, F32Products, Kernels, Precision};
+use crate::dataset::RunData;
 use crate::device::{device_name, is_cpu, take_kernel_notes};
 use crate::eval::Model;
 use crate::logging::{Extent, Logging};
@@ -105,19 +106,17 @@ impl Prepared {
 
         let given = config.clone();
         let chosen = config.train.activation_checkpointing.chosen().unwrap_or_default();
+        let RunData {
+            vocabulary, train, valid: source, valid_bytes: n_bytes, valid_examples: examples, prompt, ..
+        } = data;
         let setup = Setup {
             config,
             run_dir: run.dir.clone(),
             device,
-            vocabulary: data.vocabulary,
+            vocabulary,
             weights: weights.map(|weights| weights.weights),
-            train: data.train,
-            validation: Validation {
-                source: data.valid,
-                n_bytes: data.valid_bytes,
-                examples: data.valid_examples,
-                prompt: data.prompt,
-            },
+            train,
+            validation: Validation { source, n_bytes, examples, prompt },
             logging,
             signals,
             checkpointing: if M::HAS_CHECKPOINTING { plan.checkpointing } else { chosen },
