@@ -12,6 +12,7 @@ use kiln_train::logging::print::stdout_line;
 use kiln_train::units::{duration, thousands};
 
 use super::error::Usage;
+use super::lines::shell_path;
 
 /// Compares runs: configurations, losses, scores and speed
 ///
@@ -29,7 +30,7 @@ use super::error::Usage;
   kiln compare runs/fused runs/reference runs/seed")]
 pub(super) struct Args {
     /// Run folders; the others are compared with the first
-    #[arg(required = true, num_args = 2..)]
+    #[arg(required = true)]
     runs: Vec<PathBuf>,
     /// Number of windows
     #[arg(long, default_value_t = 10)]
@@ -37,6 +38,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    if let [dir] = &args.runs[..] {
+        let text =
+            format!("one run: name the runs to compare it with, too; kiln report {} shows it alone", shell_path(dir));
+        return Err(Usage(text).into());
+    }
     let runs: Vec<RunRecord> = args.runs.iter().map(|dir| RunRecord::read(dir)).collect::<Result<_>>()?;
     refuse_other_tasks(&runs)?;
     let losses: Vec<Losses> = runs.iter().map(|run| run.losses.clone()).collect();
@@ -57,7 +63,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 /// Refuses runs whose losses measure different things.
 fn refuse_other_tasks(runs: &[RunRecord]) -> Result<(), Usage> {
     let name = |run: &RunRecord| traits_of(run.config.task).name;
-    let (first, others) = runs.split_first().expect("clap asks for two");
+    let (first, others) = runs.split_first().expect("two or more");
     match others.iter().find(|run| run.config.task != first.config.task) {
         None => Ok(()),
         Some(other) => Err(Usage(format!(
@@ -93,10 +99,10 @@ fn keys(runs: &[RunRecord]) -> Vec<Row> {
 
 /// The last and the best value of every measure that a run has.
 fn validations(runs: &[RunRecord]) -> Vec<Row> {
-    let shown = |measured: Option<Measured>| {
-        measured.map_or("-".to_owned(), |Measured { step, value }| format!("{value:.4} @ {step}"))
-    };
     let rows = MEASURES.into_iter().flat_map(|measure| {
+        let shown = |measured: Option<Measured>| {
+            measured.map_or("-".to_owned(), |Measured { step, value }| format!("{} @ {step}", measure.shown(value)))
+        };
         let row = |which: &str, values: Vec<Option<Measured>>| {
             let is_there = values.iter().any(Option::is_some);
             let name = format!("{which} {}", measure.name);

@@ -35,6 +35,7 @@ mod translate;
 mod warm;
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::io::ErrorKind as IoKind;
 use std::process::ExitCode;
 
@@ -114,6 +115,12 @@ pub fn main() -> ExitCode {
 /// Parses the command line. An option that is a key of the configuration is answered with `--set`.
 fn parsed() -> Cli {
     Cli::try_parse().unwrap_or_else(|error| {
+        if error.kind() == ErrorKind::InvalidUtf8
+            && let Some(argument) = std::env::args_os().find(|argument| argument.to_str().is_none())
+        {
+            stderr_line!("error: {}", not_utf8(&argument));
+            std::process::exit(error.exit_code());
+        }
         let option = match error.get(ContextKind::InvalidArg) {
             Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument => option.clone(),
             _ => error.exit(),
@@ -124,6 +131,14 @@ fn parsed() -> Cli {
         }
         std::process::exit(error.exit_code());
     })
+}
+
+/// Says which argument is not text. A file of such a name can be read in the folder that it is in.
+fn not_utf8(argument: &OsStr) -> String {
+    format!(
+        "the argument '{}' is not UTF-8: if it names a file, rename the file, or name the folder that it is in",
+        argument.as_encoded_bytes().escape_ascii()
+    )
 }
 
 /// Returns the keys of the configuration that end in `name`.

@@ -11,13 +11,15 @@ use kiln_lab::report::curves::Figure;
 use kiln_lab::report::draw;
 use kiln_lab::report::history::{History, HistoryError, name_apart};
 use kiln_lab::report::live::Server;
-use kiln_lab::report::page::{MARK, Refresh, page, waiting};
+use kiln_lab::report::page::{MARK, Refresh, mark_of, page, waiting};
 use kiln_lab::report::picture::png;
 use kiln_train::files::replace_file;
 use kiln_train::logging::print::{stderr_line, stdout_line};
 
 use super::error::Usage;
 
+/// The name of a page that no option names.
+const PAGE_FILE: &str = "report.html";
 /// As many runs have distinct colours.
 const MOST_RUNS: usize = COLOURS.len();
 
@@ -25,7 +27,7 @@ const MOST_RUNS: usize = COLOURS.len();
 ///
 /// The page needs no network and no script. It has the curves of losses, scores, learning rate, speed, padding, time and
 /// memory, as far as the runs logged them, the differences between their configurations, and their notes. Several runs lie
-/// over each other in one figure. A run may still go on.
+/// over each other in one figure. A run may still go on. A page is written again for the same runs, and never over another one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   kiln report runs/en-it
@@ -37,7 +39,7 @@ pub(super) struct Args {
     #[arg(required = true)]
     runs: Vec<PathBuf>,
 
-    /// File of the page [default: report.html, unless a picture is asked for]
+    /// File of the page [default: report.html in the run folder, or here for several runs; none with --svg or --png]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
@@ -87,15 +89,17 @@ pub(super) fn run(args: Args) -> Result<()> {
     if wants_picture {
         let drawing = draw::file(&chosen(&args.figure, &runs)?)?;
         if let Some(path) = &args.svg {
+            refuse_other_picture(path, b"<svg", "an SVG picture")?;
             write(path, drawing.as_bytes())?;
         }
         if let Some(path) = &args.png {
+            refuse_other_picture(path, b"\x89PNG", "a PNG picture")?;
             write(path, &png(&drawing)?)?;
         }
     }
     if !wants_picture || args.out.is_some() {
-        let path = args.out.unwrap_or_else(|| "report.html".into());
-        refuse_other_file(&path)?;
+        let path = args.out.unwrap_or_else(|| own_place(&args.runs));
+        refuse_other_file(&path, &runs)?;
         write(&path, page(&runs, Refresh::Never)?.as_bytes())?;
     }
     Ok(())
@@ -131,13 +135,32 @@ fn chosen(names: &[String], runs: &[History]) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Refuses to replace a page that is not a report.
-fn refuse_other_file(path: &Path) -> Result<(), Usage> {
+/// Returns the file of a page that no option names: in the folder of its run. A comparison belongs to none of its runs.
+fn own_place(dirs: &[PathBuf]) -> PathBuf {
+    match dirs {
+        [dir] => dir.join(PAGE_FILE),
+        _ => PAGE_FILE.into(),
+    }
+}
+
+/// Refuses to replace a file that is not a report of the same runs.
+fn refuse_other_file(path: &Path, runs: &[History]) -> Result<(), Usage> {
+    let Ok(found) = read_file(path) else { return Ok(()) };
+    let has = |mark: &str| found.windows(mark.len()).any(|part| part == mark.as_bytes());
+    let what = match has(MARK) {
+        true if has(&mark_of(runs)) => return Ok(()),
+        true => "is a report of other runs",
+        false => "is not a report of Kiln",
+    };
+    Err(Usage(format!("{}: this file exists and {what}; name another one with --out", path.display())))
+}
+
+/// Refuses to replace a file that does not begin as pictures of its kind do.
+fn refuse_other_picture(path: &Path, start: &[u8], kind: &str) -> Result<(), Usage> {
     match read_file(path) {
-        Ok(found) if !found.windows(MARK.len()).any(|part| part == MARK.as_bytes()) => Err(Usage(format!(
-            "{}: this file exists and is not a report of Kiln; name another one with --out",
-            path.display()
-        ))),
+        Ok(found) if !found.is_empty() && !found.starts_with(start) => {
+            Err(Usage(format!("{}: this file exists and is not {kind}; name another one", path.display())))
+        }
         _ => Ok(()),
     }
 }

@@ -4,7 +4,6 @@ mod args;
 mod dry_run;
 mod report;
 mod restarts;
-mod sample;
 mod stop;
 
 use std::process::ExitCode;

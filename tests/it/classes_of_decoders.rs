@@ -92,7 +92,8 @@ fn a_language_model_learns_classes_of_real_text() {
     let place = place();
     // Not tied, so that the projection to the vocabulary is a tensor of its own.
     language_model(&place, &["model.tie_embeddings=none"]);
-    let settings = [&CLASSES[..], &["train.steps=80", "loader.batch_tokens=1024"]].concat();
+    let more = ["train.steps=80", "loader.batch_tokens=1024", "train.best_metric=accuracy"];
+    let settings = [&CLASSES[..], &more].concat();
     let from = ["--from", "runs/lm", "--task", "classification", "--run", "runs/lines"];
     let ran = train(&place, &from, &settings).ok();
     for part in [

@@ -218,3 +218,62 @@ fn a_pipe_of_conversations_gets_an_answer_each() {
     assert!(rows.iter().all(|row| row["messages"][1]["role"] == "assistant"), "{rows:?}");
     place.run(&["chat", "runs/lm", "hello there"]).refused(2, &["echo 'hello there' | kiln chat runs/lm"]);
 }
+
+#[test]
+fn a_language_model_shows_what_it_writes_while_it_trains() {
+    let place = Workplace::new();
+    place.write("text.txt", pairs(200).replace(['\t', '\n'], "\n\n"));
+    let train = |run: &str, more: &[&str]| {
+        let keys = ["tokenizer.vocab_size=350", "train.steps=8", "data.text.seq_len=32", "data.split=20"];
+        let task = ["--task", "lm", "--run", run, "text.txt", "--set", "train.validate_every=4"];
+        place.train(&[&task[..], &set(&keys), &set(more)].concat()).ok()
+    };
+    let samples = |run: &str| -> Vec<Value> {
+        let lines = place.read(&format!("{run}/metrics.jsonl"));
+        let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        lines.filter(|line| line["kind"] == "sample").collect()
+    };
+    let shown = train("runs/lm", &[]);
+    let found = samples("runs/lm");
+    assert_eq!(found.iter().map(|line| line["step"].as_u64()).collect::<Vec<_>>(), [Some(4), Some(8)]);
+    let prompt = found[0]["source"].as_str().expect("a prompt");
+    assert!(found[0]["output"].is_string() && found[0].get("reference").is_none() && !prompt.is_empty(), "{found:?}");
+    assert_eq!(shown.stderr.matches(&format!("  {prompt} -> ")).count(), 2, "{shown:#?}");
+    place.run(&["report", "runs/lm"]).ok();
+    assert!(place.read("runs/lm/report.html").contains("<section id=\"samples\""));
+
+    // They may be rarer than validations.
+    train("runs/rare", &["train.translate_every=100"]);
+    assert_eq!(samples("runs/rare").len(), 1, "after the last step");
+}
+
+#[test]
+fn a_dry_run_shows_one_conversation_and_both_answers_of_a_preference() {
+    let place = language_model();
+    let chat = |i: usize| format!("{{\"question\": \"the number {i}\", \"answer\": \"il numero {i}\"}}\n");
+    place.write("chats.jsonl", (0..9).map(chat).collect::<String>());
+    place.write("prefer.jsonl", r#"{"prompt": "3", "chosen": "yes", "rejected": "no"}"#.to_owned() + "\n");
+    let dry = |file: &str, format: &str| {
+        let train = ["train", "--device", "cpu", "--from", "runs/lm", "--dry-run", file, "--set", "train.steps=1"];
+        place.run(&[&train[..], &set(&[format, "data.text.seq_len=128"])].concat()).ok().stdout
+    };
+    let shown = dry("chats.jsonl", "data.text.format=chat");
+    let learned = shown.lines().find_map(|line| line.trim().strip_prefix("learned: ")).expect("an example");
+    assert_eq!(learned.matches("numero").count(), 1, "{shown}");
+    let shown = dry("prefer.jsonl", "data.text.format=preferences");
+    assert!(shown.contains("  preferred: yes") && shown.contains("  rejected: no"), "{shown}");
+    assert!(shown.contains("1 batch per epoch of 1 shape\n"), "{shown}");
+    assert!(shown.contains("warning: the training text is 1 row"), "{shown}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_argument_in_another_encoding_is_named() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Workplace::new();
+    let file = std::ffi::OsStr::from_bytes(b"data.train=caf\xe9.tsv");
+    let output = place.command(&["train", "--set"]).arg(file).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains(r"'data.train=caf\xe9.tsv' is not UTF-8") && text.contains("rename the file"), "{text}");
+}

@@ -53,9 +53,14 @@ fn plain_operators_learn_what_the_kernels_learn_in_a_llama() {
 fn runs_that_cannot_be_compared_are_an_error() {
     let place = Workplace::new();
     let ran = place.run(&["compare", "runs/none", "runs/neither"]);
-    assert_eq!(ran.code, 1, "{ran:#?}");
-    assert!(ran.stderr.contains("runs/none") && ran.stderr.contains("give run folders of"), "{ran:#?}");
-    assert_eq!(place.run(&["compare", "runs/one"]).code, 2);
+    ran.refused(2, &["runs/none: this folder holds no run", "name a run folder"]);
+    place
+        .run(&["compare", "runs/one"])
+        .refused(2, &["one run: name the runs to compare it with", "kiln report runs/one"]);
+    place.write("runs/imported/config.toml", "");
+    let imported = place.run(&["compare", "runs/imported", "runs/imported"]);
+    assert!(!imported.stderr.contains("os error"), "{imported:#?}");
+    imported.refused(2, &["was never trained", "kiln evaluate"]);
 }
 
 #[test]

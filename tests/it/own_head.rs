@@ -204,7 +204,7 @@ fn the_best_checkpoint_goes_by_a_figure_of_ones_own_and_reports_draw_it() {
 
     place.run(&["report", "runs/own", "--figure", "own", "--svg", "own.svg"]).ok();
     place.run(&["report", "runs/own"]).ok();
-    let (svg, page) = (place.read("own.svg"), place.read("report.html"));
+    let (svg, page) = (place.read("own.svg"), place.read("runs/own/report.html"));
     for name in ["detection_f1", "correction_accuracy", "kept"] {
         assert!(svg.contains(&format!("{name}: ")) && page.contains(&format!("<h3>{name}</h3>")), "{name}");
     }

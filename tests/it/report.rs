@@ -79,9 +79,15 @@ fn a_report_is_one_page_that_needs_nothing_else() {
         assert!(page.contains(&format!("id=\"{id}\"")), "#{id} leads nowhere");
     }
 
-    // An earlier report is replaced, another file is not.
-    place.run(&["report", "runs/a"]).ok();
-    assert!(place.read("report.html").contains("<h1>a</h1>"));
+    // A report of the same runs is replaced. One of other runs is not, and no other file.
+    place.run(&["report", "runs/b", "runs/a"]).ok();
+    assert!(place.read("report.html").contains("<h1>b, a</h1>"));
+    let alone = place.run(&["report", "runs/a"]).ok();
+    assert_eq!(alone.stdout, "runs/a/report.html\n");
+    assert!(place.read("runs/a/report.html").contains("<h1>a</h1>"));
+    let other = ["report", "runs/b", "--out", "report.html"];
+    place.run(&other).refused(2, &["report.html: this file exists", "is a report of other runs", "--out"]);
+    assert!(place.read("report.html").contains("<h1>b, a</h1>"));
     place.write("mine.html", "<h1>mine</h1>");
     place.run(&["report", "runs/a", "--out", "mine.html"]).refused(2, &["mine.html: this file exists", "--out"]);
     assert_eq!(place.read("mine.html"), "<h1>mine</h1>");
@@ -107,6 +113,9 @@ fn pictures_are_written_for_the_figures_that_are_asked_for() {
     refused(&["--figure", "power", "--svg", "x.svg"], &["logged nothing for it", "loss, nll, scores"]);
     refused(&["--figure", "loss"], &["--svg FILE"]);
     refused(&["--live", "--svg", "x.svg"], &["--live"]);
+    place.run(&["report", "runs/a", "--svg", "a.svg"]).ok();
+    refused(&["--svg", "a.png"], &["a.png: this file exists and is not an SVG picture"]);
+    refused(&["--png", "a.svg"], &["a.svg: this file exists and is not a PNG picture"]);
     assert!(!place.path("x.svg").exists());
 }
 
@@ -130,7 +139,7 @@ fn old_growing_and_damaged_runs_are_shown_as_far_as_they_go() {
     let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/run-format-1/lm/run");
     copy_folder(&old, &place.path("runs/old"));
     place.run(&["report", "runs/old"]).ok();
-    assert!(place.read("report.html").contains("<figure id=\"bits\">"));
+    assert!(place.read("runs/old/report.html").contains("<figure id=\"bits\">"));
 
     place.write("runs/new/config.toml", "task = \"lm\"\n");
     let mut lines =

@@ -17,7 +17,12 @@ pub fn thousands(number: f64) -> String {
 
 /// `1 token`, `2,000 tokens`.
 pub fn counted(number: u64, noun: &str) -> String {
-    format!("{} {noun}{}", thousands(number as f64), if number == 1 { "" } else { "s" })
+    let plural = match noun {
+        _ if number == 1 => "",
+        _ if noun.ends_with("ch") || noun.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{plural}", thousands(number as f64))
 }
 
 /// Bytes in GiB.

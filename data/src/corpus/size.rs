@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use super::pairs::Table;
 use super::text::files_below;
 use crate::error::Result;
 use crate::formats::{FileFormat, LineReader, Split, Wanted, find_files};
 
-/// Counts the lines with text in files of pairs. Of two parallel files (`news.en,news.it`), the first counts. Stops at
-/// `enough`.
+/// Counts the lines with text in files of pairs, without rows that name columns. Of two parallel files (`news.en,news.it`), the first
+/// counts. Stops at `enough`.
 ///
 /// # Errors
 ///
@@ -18,7 +19,9 @@ pub fn count_pairs(entries: &[PathBuf], enough: u64) -> Result<u64> {
         _ => entry.clone(),
     };
     let files: Vec<PathBuf> = find_files(entries, Split::Train, false)?.iter().map(first).collect();
-    count(&files, enough, &Wanted::only([]), |line| u64::from(!line.trim_ascii().is_empty()))
+    let names = files.iter().filter(|file| Table::begins_with_names(file)).count() as u64;
+    let lines = count(&files, enough + names, &Wanted::only([]), |line| u64::from(!line.trim_ascii().is_empty()))?;
+    Ok(lines.saturating_sub(names))
 }
 
 /// Counts the words, divided by white space, in files and folders of plain text. Stops at `enough`.
@@ -71,6 +74,12 @@ mod tests {
         assert_eq!(count_pairs(&[parallel], 10).expect("readable"), 3);
         assert_eq!(count_pairs(&[path("a.en"), path("a.it")], 10).expect("readable"), 4);
         assert_eq!(count_pairs(&[path("a.en"), path("a.it")], 2).expect("readable"), 2);
+
+        let rows = "abate\tAH0 B EY1 T\n".repeat(9);
+        fs::write(path("named.tsv"), format!("word\tpronunciation\n{rows}")).expect("writable");
+        assert_eq!(count_pairs(&[path("named.tsv")], 100).expect("readable"), 9, "names of columns");
+        assert_eq!(count_pairs(&[path("named.tsv")], 5).expect("readable"), 5);
+        fs::remove_file(path("named.tsv")).expect("there");
         assert_eq!(count_words(&[folder.path().into()], 100).expect("readable"), 7);
         assert_eq!(count_words(&[folder.path().into()], 5).expect("readable"), 5);
         fs::write(path("c.json"), "[{\"a\": 1}, {\"a\": 2}, {}]").expect("writable");

@@ -11,7 +11,7 @@ const LOOKED_AT: usize = 8 << 10;
 const TABLES: [&str; 2] = ["a Parquet table", "an Arrow table"];
 
 /// First bytes of usual formats, and what they belong to.
-const FORMATS: [(&[u8], &str); 20] = [
+const FORMATS: [(&[u8], &str); 21] = [
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
     (b"GIF8", "a GIF image"),
@@ -30,6 +30,7 @@ const FORMATS: [(&[u8], &str); 20] = [
     (b"ARROW1", TABLES[1]),
     (b"\x93NUMPY", "a NumPy array"),
     (b"\x80\x04", "a Python pickle"),
+    (b"GGUF", "a GGUF model"),
     (b"ID3", "a sound"),
     (b"OggS", "a sound"),
 ];
@@ -54,6 +55,7 @@ fn not_text(start: &[u8]) -> Option<String> {
     let n_nul = start.iter().filter(|byte| **byte == 0).count();
     let is_text = n_nul == 0 && std::str::from_utf8(start).map_or_else(|e| e.error_len().is_none(), |_| true);
     let format = FORMATS.iter().find(|(magic, _)| !is_text && start.starts_with(magic)).map(|(_, format)| *format);
+    let format = format.or_else(|| is_safetensors(start).then_some("a file of weights (safetensors)"));
     // A single NUL can be a slip of a text; binary files are full of them.
     let format = format.or_else(|| (100 * n_nul > start.len()).then_some("a binary file"))?;
     let ending = [(TABLES[0], ".parquet"), (TABLES[1], ".arrow")].into_iter().find(|(table, _)| *table == format);
@@ -63,6 +65,12 @@ fn not_text(start: &[u8]) -> Option<String> {
             "looks like {format}, not like text: leave it out of the named files, or move it out of the named folder"
         ),
     })
+}
+
+/// Whether the file begins with the length of a header in JSON, in eight bytes, and its brace. The long header hides the NULs.
+fn is_safetensors(start: &[u8]) -> bool {
+    let Some((length, header)) = start.split_first_chunk::<8>() else { return false };
+    length.ends_with(&[0; 4]) && header.starts_with(b"{\"")
 }
 
 /// Whether the text begins with a byte order mark of UTF-16, or has a NUL in nearly every second byte.
@@ -81,12 +89,15 @@ mod tests {
     #[test]
     fn binary_files_are_named_by_their_kind() {
         let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01".as_slice();
+        let weights = [b"\x90\x20\0\0\0\0\0\0{\"a\":{}".as_slice(), &b"\"b\":{},".repeat(999)].concat();
         for (start, wanted) in [
             (png, "looks like a PNG image, not like text: leave it out"),
             (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "looks like a PDF document"),
             (b"PK\x03\x04\x14\0\x06\0", "looks like a ZIP archive or an office document"),
             (b"PAR1\x15\x04\x15\0", "looks like a Parquet table, not like text: end its name in .parquet"),
             (b"\x01\x02\0\0\0\x05\0\0\0", "looks like a binary file"),
+            (weights.as_slice(), "looks like a file of weights (safetensors), not like text: leave it out"),
+            (b"GGUF\x03\0\0\0\x22\x01", "looks like a GGUF model"),
             (b"\xff\xfea\0b\0", "is UTF-16"),
             (b"a\0b\0c\0\n\0", "is UTF-16"),
             (b"\0a\0b\0c\0\n", "is UTF-16"),

@@ -10,6 +10,7 @@ pub mod data_stats;
 pub mod elimination;
 pub mod ledger;
 pub mod link;
+pub mod no_history;
 pub mod operators;
 pub mod peer;
 pub mod precision;

@@ -1,19 +1,19 @@
 //! What a run folder tells about a run: its configuration, losses, validations and speed.
 
 use std::collections::BTreeMap;
-use std::io::BufReader;
+use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use kiln_data::files::{MOST_LINE_BYTES, open_file, read_line};
 use kiln_train::checkpoint::{Checkpoints, RUN_CONFIG_FILE, all_differences};
 use kiln_train::config::Config;
 use kiln_train::dataset::Vocabulary;
 use kiln_train::logging::METRICS_FILE;
-use kiln_train::run::RunError;
 use serde_json::Value;
 
 use super::compare::Losses;
+use super::no_history::HistoryError;
 
 /// A measure of a validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,15 @@ pub struct Measure {
     pub name: &'static str,
     /// Whether the highest value is the best one.
     pub(crate) higher_is_better: bool,
+    /// Whether it is a fraction, which people read in percent.
+    is_share: bool,
+}
+
+impl Measure {
+    /// Writes a value for people, with the digits that the other commands print.
+    pub fn shown(&self, value: f64) -> String {
+        if self.is_share { format!("{:.2}%", 100.0 * value) } else { format!("{value:.4}") }
+    }
 }
 
 /// The measures, in the order in which people read them.
@@ -31,18 +40,22 @@ pub const MEASURES: [Measure; 11] = [
     measure("loss", "loss (nats)", false),
     measure("nll", "nll (nats)", false),
     measure("bits_per_byte", "bits per byte", false),
-    measure("masked_accuracy", "masked accuracy", true),
-    measure("reward_accuracy", "reward accuracy", true),
-    measure("accuracy", "accuracy", true),
-    measure("macro_f1", "macro F1", true),
-    measure("entity_f1", "entity F1", true),
+    share("masked_accuracy", "masked accuracy"),
+    share("reward_accuracy", "reward accuracy"),
+    share("accuracy", "accuracy"),
+    share("macro_f1", "macro F1"),
+    share("entity_f1", "entity F1"),
     measure("bleu", "BLEU", true),
     measure("chrf", "chrF2", true),
-    measure("exact_match", "exact match", true),
+    share("exact_match", "exact match"),
 ];
 
 const fn measure(field: &'static str, name: &'static str, higher_is_better: bool) -> Measure {
-    Measure { field, name, higher_is_better }
+    Measure { field, name, higher_is_better, is_share: false }
+}
+
+const fn share(field: &'static str, name: &'static str) -> Measure {
+    Measure { field, name, higher_is_better: true, is_share: true }
 }
 
 /// A value of a measure at a step.
@@ -84,16 +97,18 @@ impl RunRecord {
     /// Reads a run folder.
     ///
     /// # Errors
-    /// If `metrics.jsonl` is missing or has no step, or if the configuration cannot be read.
+    /// [`HistoryError`], if the folder holds no run, or none that was trained; or if the configuration cannot be read.
     pub fn read(dir: &Path) -> Result<Self> {
+        let config_path = dir.join(RUN_CONFIG_FILE);
+        if !config_path.is_file() {
+            return Err(HistoryError::NoRun(dir.to_path_buf()).into());
+        }
         let path = dir.join(METRICS_FILE);
-        let file = open_file(&path).with_context(|| {
-            format!(
-                "{}: cannot be read; give run folders of `kiln train`; for an imported or averaged \
-                 model, compare what `kiln evaluate` prints",
-                path.display()
-            )
+        let file = open_file(&path).map_err(|source| match source.kind() {
+            ErrorKind::NotFound => HistoryError::NoMetrics(dir.to_path_buf()),
+            _ => HistoryError::Unreadable { path: path.clone(), source },
         })?;
+
         let mut lines = Lines::default();
         let (mut file, mut line) = (BufReader::new(file), Vec::new());
         while read_line(&mut file, &mut line, MOST_LINE_BYTES).with_context(|| format!("reading {}", path.display()))? {
@@ -102,11 +117,8 @@ impl RunRecord {
                 lines.add(&line);
             }
         }
-        ensure!(!lines.losses.is_empty(), "{}: no step has been logged yet", path.display());
-
-        let config_path = dir.join(RUN_CONFIG_FILE);
-        if !config_path.is_file() {
-            return Err(RunError::NoRun(dir.to_path_buf()).into());
+        if lines.losses.is_empty() {
+            return Err(HistoryError::NoSteps(dir.to_path_buf()).into());
         }
         let config = Config::read(&config_path)?;
         let vocabulary = Self::vocabulary_of(dir, &config);
@@ -265,6 +277,9 @@ mod tests {
         assert_eq!(of("nll"), [at(3, 1.3), at(2, 1.2)]);
         assert_eq!(of("bleu"), [at(3, 20.0), at(2, 30.0)]);
         assert_eq!(of("chrf"), [None, None]);
+        let shown =
+            |name: &str| MEASURES.into_iter().find(|measure| measure.field == name).expect("known").shown(0.19333);
+        assert_eq!([shown("exact_match"), shown("bleu")], ["19.33%", "0.1933"]);
         // 400 tokens in 2 s and 400 tokens in 4 s.
         let speed = going_on.speed.expect("two windows");
         assert!(
@@ -304,7 +319,9 @@ mod tests {
     #[test]
     fn folders_without_steps_are_an_error() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert!(RunRecord::read(folder.path()).expect_err("empty").to_string().contains("run folders of"));
+        assert!(RunRecord::read(folder.path()).expect_err("empty").to_string().contains("holds no run"));
+        fs::write(folder.path().join(RUN_CONFIG_FILE), "").expect("writable");
+        assert!(RunRecord::read(folder.path()).expect_err("imported").to_string().contains("was never trained"));
         fs::write(folder.path().join(METRICS_FILE), "{\"kind\":\"note\",\"note\":\"hello\"}\n{\"kind\":\"st")
             .expect("writable");
         assert!(RunRecord::read(folder.path()).expect_err("no steps").to_string().contains("no step has been logged"));

@@ -10,9 +10,9 @@ use kiln_train::checkpoint::RUN_CONFIG_FILE;
 use kiln_train::config::Config;
 use kiln_train::logging::METRICS_FILE;
 use serde_json::Value;
-use thiserror::Error;
 
 use super::catalogue::{FIGURES, Measure};
+pub use crate::diagnose::no_history::HistoryError;
 
 /// A longer line is not one of Kiln's and is skipped, bytes.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -22,34 +22,6 @@ const MOST_FIGURES: usize = 64;
 const LARGEST: f64 = 1e30;
 /// Notes and samples that are kept, from the newest.
 const MOST_NOTES: usize = 200;
-
-/// A run that cannot be reported on.
-#[derive(Debug, Error)]
-pub enum HistoryError {
-    /// The path holds no run.
-    #[error("{}: this folder holds no run (no {RUN_CONFIG_FILE}); name a run folder, kiln train makes runs/NAME", .0.display())]
-    NoRun(PathBuf),
-    /// The run never trained.
-    #[error(
-        "{}: this run has no {METRICS_FILE}, so it was never trained; imported and averaged models have none, see kiln evaluate",
-        .0.display()
-    )]
-    NoMetrics(PathBuf),
-    /// The run has not finished a step.
-    #[error(
-        "{}: no step has been logged yet; wait for the first line of metrics, or watch with kiln report --live",
-        .0.display()
-    )]
-    NoSteps(PathBuf),
-    /// The system refused to read the metrics.
-    #[error("{}: cannot be read: {source}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
-}
 
 /// Values of a measure by step.
 pub type Points = Vec<(f64, f64)>;
@@ -85,10 +57,6 @@ pub struct End {
     pub(crate) train_secs: Option<f64>,
     /// Non-padding tokens per second.
     pub(crate) tokens_per_sec: Option<f64>,
-    /// Fraction of padding.
-    pub(crate) padding_ratio: Option<f64>,
-    /// Fraction of the time that training waited for data.
-    pub(crate) data_wait_share: Option<f64>,
 }
 
 /// A run, as its folder tells it.
@@ -114,6 +82,10 @@ pub struct History {
     pub(crate) notes: Vec<Note>,
     /// What the model wrote, oldest first.
     pub(crate) samples: Vec<Sample>,
+    /// Non-padding tokens of all steps.
+    tokens: f64,
+    /// Positions computed in all steps, padding included.
+    padded_tokens: f64,
     /// The totals, unless the newest process still trains or was killed.
     pub(crate) end: Option<End>,
     /// Lines that are not JSON: usually the last one of a run that goes on.
@@ -152,6 +124,8 @@ impl History {
             non_finite_steps: 0,
             notes: Vec::new(),
             samples: Vec::new(),
+            tokens: 0.0,
+            padded_tokens: 0.0,
             end: None,
             bad_lines: 0,
             values: BTreeMap::new(),
@@ -184,6 +158,11 @@ impl History {
     pub fn field(&self, kind: &str, field: &str) -> &[(f64, f64)] {
         let found = self.values.iter().find(|((a, b), _)| *a == kind && *b == field);
         found.map_or(&[], |(_, points)| points)
+    }
+
+    /// Returns the fraction of padding in all steps, whichever process took them. `None` if no step says it.
+    pub fn padding_ratio(&self) -> Option<f64> {
+        (self.padded_tokens > 0.0).then(|| 1.0 - self.tokens / self.padded_tokens)
     }
 
     /// Returns the values of each figure of a model of one's own, by step.
@@ -226,6 +205,10 @@ impl History {
             "validation" => self.own_figures_of(line),
             "step" => {
                 self.n_steps += 1;
+                if let (Some(tokens), Some(padded)) = (line["tokens"].as_f64(), line["padded_tokens"].as_f64()) {
+                    self.tokens += tokens;
+                    self.padded_tokens += padded;
+                }
                 self.end = None;
                 self.non_finite_steps += u64::from(line["loss"].is_null() || line["grad_norm"].is_null());
             }
@@ -242,8 +225,6 @@ impl History {
                     outcome: line["outcome"].as_str().unwrap_or_default().to_owned(),
                     train_secs: number(line, "train_secs"),
                     tokens_per_sec: number(line, "tokens_per_sec"),
-                    padding_ratio: number(line, "padding_ratio"),
-                    data_wait_share: number(line, "data_wait_share"),
                 });
             }
             _ => {}
@@ -324,72 +305,4 @@ pub fn name_apart(runs: &mut [History]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::super::catalogue::find;
-    use super::*;
-
-    fn run(metrics: &[u8]) -> (tempfile::TempDir, Result<History, HistoryError>) {
-        let folder = tempfile::tempdir().expect("a folder");
-        fs::write(folder.path().join(RUN_CONFIG_FILE), "").expect("writable");
-        fs::write(folder.path().join(METRICS_FILE), metrics).expect("writable");
-        let history = History::read(folder.path());
-        (folder, history)
-    }
-
-    #[test]
-    fn a_run_that_goes_on_is_read_up_to_its_torn_line() {
-        let (_folder, history) = run(b"{\"kind\":\"note\",\"note\":\"hello\"}
-{\"kind\":\"step\",\"step\":1,\"loss\":2.5,\"grad_norm\":1}
-{\"kind\":\"step\",\"step\":2,\"loss\":null,\"grad_norm\":1}
-{\"kind\":\"window\",\"step\":2,\"time\":9.5,\"tokens_per_sec\":70}
-{\"kind\":\"sample\",\"step\":2,\"source\":\"a\",\"output\":\"b\"}
-{\"kind\":\"step\",\"st");
-        let history = history.expect("two steps");
-        assert_eq!((history.n_steps, history.last_step, history.bad_lines), (2, 2, 1));
-        assert_eq!((history.non_finite_steps, history.last_time), (1, Some(9.5)));
-        assert!(history.end.is_none());
-        assert_eq!(history.points(&find("loss").expect("known").measures[0]), [(1.0, 2.5)]);
-        assert_eq!(history.field("window", "tokens_per_sec"), [(2.0, 70.0)]);
-        assert_eq!(history.notes, [Note { step: 0, text: "hello".into() }]);
-        assert_eq!((history.samples[0].output.as_str(), history.samples[0].step), ("b", 2));
-    }
-
-    #[test]
-    fn a_resumed_run_has_not_ended() {
-        let step = |n: u64| format!("{{\"kind\":\"step\",\"step\":{n},\"loss\":1}}\n");
-        let end = "{\"kind\":\"end\",\"step\":1,\"outcome\":\"stopped\",\"train_secs\":3}\n";
-        let (_folder, history) = run(format!("{}{end}", step(1)).as_bytes());
-        assert_eq!(history.expect("a step").end.expect("ended").outcome, "stopped");
-        let (_folder, history) = run(format!("{}{end}{}", step(1), step(2)).as_bytes());
-        assert!(history.expect("steps").end.is_none());
-    }
-
-    #[test]
-    fn what_is_not_a_trained_run_is_refused_with_a_reason() {
-        let (folder, history) = run(b"{\"kind\":\"note\",\"note\":\"hello\"}\n");
-        assert!(history.expect_err("no steps").to_string().contains("no step has been logged yet"));
-        fs::remove_file(folder.path().join(METRICS_FILE)).expect("there");
-        assert!(History::read(folder.path()).expect_err("no metrics").to_string().contains("was never trained"));
-        fs::remove_file(folder.path().join(RUN_CONFIG_FILE)).expect("there");
-        assert!(History::read(folder.path()).expect_err("no run").to_string().contains("holds no run"));
-    }
-
-    #[test]
-    fn an_overlong_line_is_skipped_without_being_kept() {
-        let mut metrics = vec![b'x'; 3 * LONGEST_LINE as usize];
-        metrics.extend_from_slice(b"\n{\"kind\":\"step\",\"step\":1,\"loss\":2.5}\n");
-        let history = run(&metrics).1.expect("a step");
-        assert_eq!((history.n_steps, history.bad_lines), (1, 1));
-    }
-
-    #[test]
-    fn two_folders_of_one_name_are_named_by_their_paths() {
-        let history = run(b"{\"kind\":\"step\",\"step\":1,\"loss\":2.5}\n").1.expect("a step");
-        let of = |dir: &str| History { dir: dir.into(), name: "x".into(), ..history.clone() };
-        let mut runs = [of("a/x"), of("b/x"), History { name: "y".into(), ..of("c/y") }];
-        name_apart(&mut runs);
-        assert_eq!(runs.map(|run| run.name), ["a/x", "b/x", "y"]);
-    }
-}
+mod tests;

@@ -35,7 +35,6 @@ pub enum Refresh {
 /// # Errors
 /// If a figure cannot be drawn.
 pub fn page(runs: &[History], refresh: Refresh) -> Result<String> {
-    let title = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", ");
     let figures = Figure::all(runs);
     let samples: String = runs.iter().map(|run| samples(run, runs.len() > 1)).collect();
     let sections = Section::ALL.map(|section| (section, of_section(section, &figures)));
@@ -49,8 +48,8 @@ pub fn page(runs: &[History], refresh: Refresh) -> Result<String> {
     }
     links.push(("notes", "Notes"));
 
-    let mut body = String::new();
-    let _ = write!(body, "<h1>{}</h1>", escaped(&title));
+    let names = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", ");
+    let mut body = format!("<h1>{}</h1>", escaped(&names));
     body += &refresh_line(refresh);
     body += "<nav aria-label=\"Sections\"><ul>";
     for (id, name) in links {
@@ -82,7 +81,14 @@ pub fn page(runs: &[History], refresh: Refresh) -> Result<String> {
         );
     }
     body += &notes(runs);
-    Ok(document(&title, &body, refresh))
+    Ok(document(&names, &mark_of(runs), &body, refresh))
+}
+
+/// Returns what the page of `runs` contains in whichever order they come, and the page of other runs does not.
+pub fn mark_of(runs: &[History]) -> String {
+    let mut names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
+    names.sort_unstable();
+    format!("<meta name=\"runs\" content=\"{}\">", escaped(&names.join(", ")))
 }
 
 /// Writes the page that is served until there is something to show.
@@ -92,10 +98,10 @@ pub fn waiting(why: &str, refresh: Refresh) -> String {
         refresh_line(refresh),
         escaped(why)
     );
-    document("waiting", &body, refresh)
+    document("waiting", "", &body, refresh)
 }
 
-fn document(title: &str, body: &str, refresh: Refresh) -> String {
+fn document(title: &str, mark: &str, body: &str, refresh: Refresh) -> String {
     let again = match refresh {
         Refresh::Every(secs) => format!("<meta http-equiv=\"refresh\" content=\"{secs}\">"),
         Refresh::Never | Refresh::Paused => String::new(),
@@ -108,7 +114,7 @@ fn document(title: &str, body: &str, refresh: Refresh) -> String {
         })
         .collect();
     format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">{MARK}\
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">{MARK}{mark}\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">{again}\
          <title>{} - kiln report</title>\n<style>\n{STYLE}{swatches}@media (prefers-color-scheme:dark){{{}}}</style></head>\n\

@@ -53,7 +53,7 @@ pub fn summary(runs: &[History]) -> Table {
                 let is_better = if measure.higher_is_better { next.1 > best.1 } else { next.1 < best.1 };
                 if is_better { next } else { best }
             })?;
-            Some(format!("{value:.4} at step {}", thousands(step)))
+            Some(format!("{} at step {}", measure.shown(value), thousands(step)))
         };
         row(&format!("best validation: {}", measure.name), &best);
     }
@@ -66,10 +66,9 @@ pub fn summary(runs: &[History]) -> Table {
     row("tokens per second", &|run| {
         of_end(run, |end| end.tokens_per_sec).or_else(|| mean(run, "tokens_per_sec")).map(thousands)
     });
-    row("padding", &|run| of_end(run, |end| end.padding_ratio).or_else(|| mean(run, "padding_ratio")).map(percent));
-    row("waiting for data", &|run| {
-        of_end(run, |end| end.data_wait_share).or_else(|| mean(run, "data_wait_share")).map(percent)
-    });
+    // The end of a run has these of its last process only.
+    row("padding", &|run| run.padding_ratio().or_else(|| mean(run, "padding_ratio")).map(percent));
+    row("waiting for data", &|run| waiting(run).map(percent));
     row("steps that were not finite", &|run| {
         (run.non_finite_steps > 0).then(|| thousands(run.non_finite_steps as f64))
     });
@@ -98,6 +97,14 @@ fn last(run: &History, kind: &str, field: &str) -> Option<f64> {
 fn mean(run: &History, field: &str) -> Option<f64> {
     let values = run.field("window", field);
     (!values.is_empty()).then(|| values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64)
+}
+
+/// The fraction of the time in which training waited for data; each line counts as long as it took.
+fn waiting(run: &History) -> Option<f64> {
+    let shares = run.field("window", "data_wait_share");
+    let step = |i: usize| shares[i].0 - if i == 0 { 0.0 } else { shares[i - 1].0 };
+    let steps: f64 = (0..shares.len()).map(step).sum();
+    (steps > 0.0).then(|| (0..shares.len()).map(|i| shares[i].1 * step(i)).sum::<f64>() / steps)
 }
 
 /// The keys of the configurations that are not the same everywhere, of the runs whose configuration can be read.

@@ -27,13 +27,14 @@ fn mfu_formula(peaks: Option<&Peaks>) -> String {
 pub(super) fn ours(workload: &Workload, time: &StepTime) {
     let mfu = time.mfu.map_or_else(|| "unknown".into(), |mfu| format!("{:.1}%", 100.0 * mfu));
     let memory = time.reserved_bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", gib(bytes)));
+    // A CPU has computed a step when the host has: only a GPU has a queue that the host fills.
+    let host = time.reserved_bytes.map_or(String::new(), |_| format!("  host {:.2} ms", ms(time.enqueue)));
     let [fastest, slowest] = time.spread;
     stdout_line!("{}", workload.title);
     stdout_line!(
-        "  kiln           {:>8.2} ms  {:>9.0} tok/s  MFU {mfu:>5}  memory {memory}  host {:.2} ms  warm-up {:.1} s  loss {:.3} -> {:.3}",
+        "  kiln           {:>8.2} ms  {:>9.0} tok/s  MFU {mfu:>5}  memory {memory}{host}  warm-up {:.1} s  loss {:.3} -> {:.3}",
         ms(time.step),
         time.tokens_per_sec,
-        ms(time.enqueue),
         time.warm_up.as_secs_f64(),
         time.losses[0],
         time.losses[1],

@@ -1,6 +1,7 @@
 //! `kiln train --dry-run`: everything except the training.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use anyhow::Result;
 use kiln_data::{HostBatch, Loader, LoaderConfig, Packing, Position, TextTokenizer};
@@ -106,8 +107,9 @@ fn export(config: &Config) -> String {
 fn batches(config: &Config, data: &RunData, position: Position, summary: &mut String) -> Result<()> {
     let inline = LoaderConfig { num_workers: 0, ..config.loader.clone() };
     let mut loader = Loader::new(data.train.clone(), &inline, config.seed, position)?;
-    let shapes = loader.shapes().map_or(String::new(), |shapes| format!(" of {} shapes", shapes.len()));
-    writeln!(summary, "{} batches per epoch{shapes}", thousands(loader.batches_per_epoch() as f64))?;
+    let shapes =
+        loader.shapes().map_or(String::new(), |shapes| format!(" of {}", counted(shapes.len() as u64, "shape")));
+    writeln!(summary, "{} per epoch{shapes}", counted(loader.batches_per_epoch(), "batch"))?;
 
     let is_packed = data.labels.is_empty() && config.data.text.packing != Packing::Sentences;
     let mut example = None;
@@ -115,7 +117,8 @@ fn batches(config: &Config, data: &RunData, position: Position, summary: &mut St
         let batch = loader.next_batch()?;
         writeln!(summary, "batch {number}: {} tokens, padding {:.0}%", batch.shape(), 100.0 * batch.padding_ratio())?;
         example = example.or_else(|| match data.vocabulary.text() {
-            Some(tokenizer) if config.data.text.is_chat() => Some(first_conversations(&batch, tokenizer)),
+            Some(tokenizer) if config.data.text.is_preferences() => Some(first_preference(&batch, tokenizer)),
+            Some(tokenizer) if config.data.text.is_chat() => Some(first_conversation(&batch, tokenizer)),
             _ => Some(first_row(&batch, &data.vocabulary, is_packed)),
         });
         loader.recycle(batch);
@@ -126,18 +129,40 @@ fn batches(config: &Config, data: &RunData, position: Position, summary: &mut St
     Ok(())
 }
 
-/// Describes the first row of a batch of conversations: text, and what the model learns of it.
-fn first_conversations(batch: &HostBatch, tokenizer: &TextTokenizer) -> Vec<String> {
-    let text = |ids: &[i32]| {
-        let ids: Vec<u32> = ids.iter().filter(|id| **id >= 0).take(N_TOKENS).map(|id| *id as u32).collect();
-        one_line(&tokenizer.decode(&ids).unwrap_or_default())
-    };
-    let places = ..batch.target_len;
+/// Describes the first conversation of a batch: text, and what the model learns of it.
+fn first_conversation(batch: &HostBatch, tokenizer: &TextTokenizer) -> Vec<String> {
+    let places = conversation(batch, 0);
     vec![
-        "the first conversations of a row, without special tokens:".to_owned(),
-        format!("  text: {}", text(&batch.target_input()[places])),
-        format!("  learned: {}", text(&batch.labels()[places])),
+        "the first conversation of a row, without special tokens:".to_owned(),
+        format!("  text: {}", beginning(&batch.target_input()[places.clone()], tokenizer)),
+        format!("  learned: {}", beginning(&batch.labels()[places], tokenizer)),
     ]
+}
+
+/// Describes the first two answers of a batch that the model learns to order.
+fn first_preference(batch: &HostBatch, tokenizer: &TextTokenizer) -> Vec<String> {
+    let answer = |row: usize| beginning(&batch.labels()[conversation(batch, row)], tokenizer);
+    vec![
+        "the first preference, without special tokens:".to_owned(),
+        format!("  text: {}", beginning(&batch.target_input()[conversation(batch, 0)], tokenizer)),
+        format!("  preferred: {}", answer(0)),
+        format!("  rejected: {}", answer(1)),
+    ]
+}
+
+/// Returns the places of the first conversation in a row.
+fn conversation(batch: &HostBatch, row: usize) -> Range<usize> {
+    let start = row * batch.target_len;
+    let documents = &batch.documents()[start..start + batch.lengths()[row] as usize];
+    let len = documents.iter().take_while(|document| Some(*document) == documents.first()).count();
+    start..start + len
+}
+
+/// Returns the first tokens as text, without places that do not count.
+fn beginning(ids: &[i32], tokenizer: &TextTokenizer) -> String {
+    let ids: Vec<u32> = ids.iter().filter(|id| **id >= 0).map(|id| *id as u32).collect();
+    let text = one_line(&tokenizer.decode(&ids[..ids.len().min(N_TOKENS)]).unwrap_or_default());
+    if ids.len() > N_TOKENS { format!("{text} ...") } else { text }
 }
 
 /// Describes the first row of a batch: text, and the tokens that the model sees.

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 use kiln_data::Example;
+use kiln_train::Model;
 use kiln_train::config::Task;
 use kiln_train::config::task::{Reads, traits_of};
 use kiln_train::logging::print::stdout_line;
 use kiln_train::logging::wrap::{for_stdout, wrapped};
 use kiln_train::metrics::ValidationMetrics;
 use kiln_train::run::Session;
-use kiln_train::train::Outcome;
+use kiln_train::train::{Outcome, Trainer};
 use kiln_train::units::{duration, thousands};
 
-use super::sample::TextSample;
 use crate::cli::lines::{one_line, shell_path};
 
 /// Translations shown after the last step.
@@ -62,10 +62,11 @@ pub(super) fn print(outcome: &Outcome, session: &Session, dir: &Path, shown: boo
     let samples = samples(&trainer.validation().examples);
     print_result(outcome, &samples, shown);
     let is_chat = trainer.config().data.text.is_chat();
-    if let Some(sample) = TextSample::of(&trainer.config().generate, trainer.vocabulary(), session.prompt(), is_chat)
-        && let Some(text) = sample.write(&trainer.state().model)?
+    if let Some(prompt) = session.prompt()
+        && let Some(text) = written(outcome, trainer, prompt, shown)?
     {
-        stdout_line!("{}", wrapped(&format!("  {}", one_line(&text)), COLUMNS));
+        let between = if is_chat { " -> " } else { "" };
+        stdout_line!("{}", wrapped(&one_line(&format!("  {prompt}{between}{text}")), COLUMNS));
     }
     let next = match is_chat {
         true => chat_command(session.prompt(), dir),
@@ -73,6 +74,15 @@ pub(super) fn print(outcome: &Outcome, session: &Session, dir: &Path, shown: boo
     };
     stdout_line!("Next: {next}");
     Ok(())
+}
+
+/// Returns how the model continues `prompt`, or `None` if it does not, or if the console has shown it.
+fn written(outcome: &Outcome, trainer: &Trainer, prompt: &str, shown: bool) -> Result<Option<String>> {
+    let validated_step = outcome.validation.as_ref().map(|validation| validation.step);
+    match &outcome.continuation {
+        Some(text) if validated_step == Some(outcome.step) => Ok((!shown).then(|| text.clone())),
+        _ => Ok(trainer.state().model.continue_prompt(prompt, trainer.vocabulary(), trainer.config())?),
+    }
 }
 
 /// Returns a few rows from all over the validation text, with their numbers.
@@ -104,15 +114,15 @@ fn sample(source: &str, hypothesis: &str, verdict: &str, target: &str) -> String
 }
 
 fn scores(validation: &ValidationMetrics) -> String {
-    let mut line = format!("validation: nll {:.4}, perplexity {:.3}", validation.nll, validation.perplexity());
+    let mut line = format!("validation: nll {:.4}{}", validation.nll, validation.perplexity_after(", ", 3));
     if let Some(bits) = validation.bits_per_byte {
         line += &format!(", {bits:.4} bits/byte");
     }
     if let (Some(model), Some(unigram)) = (validation.masked_accuracy, validation.unigram_accuracy) {
         line += &format!(", masked accuracy {:.2}% (unigram {:.2}%)", 100.0 * model, 100.0 * unigram);
     }
-    if let (Some(accuracy), Some(margin)) = (validation.reward_accuracy, validation.reward_margin) {
-        line += &format!(", reward accuracy {:.2}%, margin {margin:.3}", 100.0 * accuracy);
+    if let Some(rewards) = validation.rewards_in_words() {
+        line += &format!(", {rewards}");
     }
     for (name, value) in validation.of_classes() {
         line += &format!(", {name} {:.2}%", 100.0 * value);

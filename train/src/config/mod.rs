@@ -205,8 +205,8 @@ pub struct TrainConfig {
     pub log_every: u64,
     /// Steps between validations; 0: only at the end.
     pub validate_every: u64,
-    /// translation: steps between validations that also translate the validation text and score it. 0: at every validation
-    /// if the text has up to 1,000 pairs or `best_metric` needs the scores, else only at the end.
+    /// Steps between validations at which the model also writes: translations, which are scored, or the continuation of a prompt. 0: at
+    /// every validation if the text has up to 1,000 pairs or `best_metric` needs the scores, else only at the end.
     pub translate_every: u64,
     /// Measure by which the best checkpoint is chosen. Each score needs a task that has it, and a figure (`max:NAME`, `min:NAME`) a
     /// model of one's own; among equal scores the lower loss wins.

@@ -8,10 +8,10 @@ use kiln_model::{
     ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, Positions, PreferenceSums, Transformer,
 };
 
-use crate::config::GenerateConfig;
+use crate::config::{Config, GenerateConfig};
 use crate::dataset::Vocabulary;
 use crate::device::{device_name, is_cpu};
-use crate::generate::{GenerateError, Translator};
+use crate::generate::{GenerateError, Translator, impression};
 
 /// A model that Kiln trains: a Burn [`Module`], which holds the parameters, and the loss of a batch.
 ///
@@ -116,6 +116,17 @@ pub trait Model: Module + 'static {
     ) -> Result<Option<Vec<Option<String>>>, GenerateError> {
         Ok(None)
     }
+
+    /// Continues a few words of the validation text, or answers its first question, to show what the model writes. `None` if the
+    /// model does not continue text.
+    fn continue_prompt(
+        &self,
+        _prompt: &str,
+        _vocabulary: &Vocabulary,
+        _config: &Config,
+    ) -> Result<Option<String>, GenerateError> {
+        Ok(None)
+    }
 }
 
 impl Model for Transformer {
@@ -198,5 +209,14 @@ impl Model for Transformer {
         };
         let translator = Translator::new(model, tokenizers.clone(), config.clone())?;
         translator.translate_share(sources, 0, share).map(Some)
+    }
+
+    fn continue_prompt(
+        &self,
+        prompt: &str,
+        vocabulary: &Vocabulary,
+        config: &Config,
+    ) -> Result<Option<String>, GenerateError> {
+        vocabulary.text().map_or(Ok(None), |tokenizer| impression(self, tokenizer, config, prompt))
     }
 }

@@ -14,11 +14,14 @@ use super::pulse::Pulse;
 use super::trend::Trend;
 use super::wrap::for_stderr;
 use super::{Activity, Extent, Record, Sink};
-use crate::metrics::{ValidationMetrics, WindowMetrics};
+use crate::metrics::{SampleMetrics, ValidationMetrics, WindowMetrics};
 use crate::units::{duration, thousands};
 
 /// Least time between plain lines; `metrics.jsonl` has every step.
 const SECS_BETWEEN_LINES: f64 = 2.0;
+
+/// Characters of a sample that are shown; `metrics.jsonl` and the report have all.
+const SAMPLE_CHARACTERS: usize = 150;
 
 /// The sink on stderr.
 pub struct Console {
@@ -126,7 +129,10 @@ impl Console {
 impl Sink for Console {
     fn write(&mut self, record: &Record<'_>) -> Result<()> {
         match record {
-            Record::Start(_) | Record::Step(_) | Record::Sample(_) => {}
+            Record::Start(_) | Record::Step(_) => {}
+            // Translations are many and have scores; of a language model, people want to read the text.
+            Record::Sample(sample) if sample.reference.is_none() => self.line(&sample_line(sample)),
+            Record::Sample(_) => {}
             Record::End(run) => self.line(&run.summary),
             Record::Window(window) => self.window(window),
             Record::Validation(validation) => self.line(&validation_line(validation)),
@@ -232,12 +238,21 @@ fn losses(loss: f64, nll: f64) -> String {
     if (loss - nll).abs() < 5e-5 { format!("loss {loss:.3}") } else { format!("loss {loss:.3} nll {nll:.3}") }
 }
 
+/// Returns what a model wrote after a prompt, as one short line.
+fn sample_line(sample: &SampleMetrics) -> String {
+    let text = format!("  {} -> {}", sample.source, sample.output.trim_start()).replace(['\n', '\r'], " ");
+    match text.char_indices().nth(SAMPLE_CHARACTERS) {
+        Some((at, _)) => format!("{}...", text[..at].trim_end()),
+        None => text,
+    }
+}
+
 fn validation_line(validation: &ValidationMetrics) -> String {
     let mut line = format!(
-        "step {} | validation {} perplexity {:.2}",
+        "step {} | validation {}{}",
         validation.step,
         losses(validation.loss, validation.nll),
-        validation.perplexity()
+        validation.perplexity_after(" ", 2)
     );
 
     if let Some(bits) = validation.bits_per_byte {
@@ -249,8 +264,8 @@ fn validation_line(validation: &ValidationMetrics) -> String {
     if let Some(accuracy) = validation.unigram_accuracy {
         line += &format!(" (unigram {:.2}%)", 100.0 * accuracy);
     }
-    if let (Some(accuracy), Some(margin)) = (validation.reward_accuracy, validation.reward_margin) {
-        line += &format!(" | reward accuracy {:.2}% margin {margin:.3}", 100.0 * accuracy);
+    if let Some(rewards) = validation.rewards_in_words() {
+        line += &format!(" | {rewards}");
     }
     for (name, value) in validation.of_classes() {
         line += &format!(" | {name} {:.2}%", 100.0 * value);
@@ -316,6 +331,14 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_is_one_short_line() {
+        let of =
+            |output: String| sample_line(&SampleMetrics { step: 8, source: "It is".into(), output, reference: None });
+        assert_eq!(of(" a\ntruth".into()), "  It is -> a truth");
+        assert_eq!(of("è".repeat(200)).chars().count(), SAMPLE_CHARACTERS + 3);
+    }
+
+    #[test]
     fn a_validation_shows_only_what_was_measured() {
         let line = validation_line(&samples::validation(500));
         assert!(line.contains("perplexity 2.72") && line.contains("BLEU 51.23"), "{line}");
@@ -323,6 +346,7 @@ mod tests {
         let short = ValidationMetrics { bleu: Some(0.0), no_four_grams: true, ..samples::validation(500) };
         let line = validation_line(&short);
         assert!(line.contains("BLEU 0.00 (needs four words; no translation has them)"), "{line}");
+
         let masked = ValidationMetrics {
             masked_accuracy: Some(0.4),
             unigram_accuracy: Some(0.0525),
@@ -331,5 +355,15 @@ mod tests {
         };
         let line = validation_line(&masked);
         assert!(line.contains("masked accuracy 40.00% (unigram 5.25%)") && !line.contains("BLEU"), "{line}");
+        let classes = ValidationMetrics { accuracy: Some(0.5), ..ValidationMetrics::default() };
+        let line = validation_line(&classes);
+        assert!(line.contains("accuracy 50.00%") && !line.contains("perplexity"), "{line}");
+        let of = |accuracy, margin| ValidationMetrics {
+            reward_accuracy: Some(accuracy),
+            reward_margin: Some(margin),
+            ..ValidationMetrics::default()
+        };
+        assert!(validation_line(&of(0.0, 0.0)).contains("| rewards of both answers still equal |"));
+        assert!(validation_line(&of(0.0, -0.5)).contains("| reward accuracy 0.00% margin -0.500 |"));
     }
 }

@@ -349,7 +349,7 @@ mod samples {
         write(&Record::Window(&window));
         write(&Record::Validation(&validation));
         let text = || "text".to_owned();
-        write(&Record::Sample(&SampleMetrics { step: 8, source: text(), output: text(), reference: text() }));
+        write(&Record::Sample(&SampleMetrics { step: 8, source: text(), output: text(), reference: Some(text()) }));
         write(&Record::Note("saved"));
         write(&Record::End(&end()));
         write(&Record::Finished);

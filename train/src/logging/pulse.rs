@@ -108,11 +108,13 @@ impl State {
     /// Returns the text of the bar: the last metrics, or what is being computed if there are none yet or if it takes long.
     fn line(&self) -> String {
         let elapsed = self.since.elapsed();
-        let busy = self.activity.map(|activity| format!("{activity}, {}", duration(elapsed)));
-        match busy {
-            Some(busy) if self.message.is_empty() => busy,
-            Some(busy) if elapsed >= LONG => format!("{} | {busy}", self.message),
-            _ => self.message.clone(),
+        let Some(activity) = self.activity else { return self.message.clone() };
+        let busy = || format!("{activity}: {} so far", duration(elapsed));
+        match (self.message.is_empty(), elapsed >= LONG) {
+            (true, true) => busy(),
+            (true, false) => activity.to_string(),
+            (false, true) => format!("{} | {}", self.message, busy()),
+            (false, false) => self.message.clone(),
         }
     }
 
@@ -149,11 +151,13 @@ mod tests {
         let minute_ago = Instant::now().checked_sub(Duration::from_secs(61)).expect("the machine is older");
         let mut state =
             State { activity: Some(step(1, 3)), since: minute_ago, message: String::new(), shown: minute_ago };
-        assert_eq!(state.line(), "step 1, micro-batch 3 of 8, 1m01s");
+        assert_eq!(state.line(), "step 1, micro-batch 3 of 8: 1m01s so far");
         state.message = "loss 2.5".into();
-        assert_eq!(state.line(), "loss 2.5 | step 1, micro-batch 3 of 8, 1m01s");
+        assert_eq!(state.line(), "loss 2.5 | step 1, micro-batch 3 of 8: 1m01s so far");
         state.since = Instant::now();
         assert_eq!(state.line(), "loss 2.5", "a short step does not flicker");
+        state.message.clear();
+        assert_eq!(state.line(), "step 1, micro-batch 3 of 8", "a first step that took no time has no clock");
         assert_eq!(state.after_silence().as_deref(), Some("step 1, micro-batch 3 of 8: 0s so far"));
         assert_eq!(state.after_silence(), None, "only after another silence");
     }

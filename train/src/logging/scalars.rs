@@ -75,12 +75,10 @@ fn of_host(host: &HostTimes) -> Vec<Scalar> {
 
 /// Returns the numbers of a validation.
 pub(super) fn of_validation(validation: &ValidationMetrics) -> Vec<Scalar> {
-    let mut scalars = vec![
-        ("validation_metrics/loss", validation.loss),
-        ("validation_metrics/nll", validation.nll),
-        ("validation_metrics/perplexity", validation.perplexity()),
-    ];
+    let mut scalars = vec![("validation_metrics/loss", validation.loss), ("validation_metrics/nll", validation.nll)];
     for (tag, scale, value) in [
+        // Of classes, people read scores.
+        ("validation_metrics/perplexity", 1.0, validation.accuracy.is_none().then(|| validation.perplexity())),
         ("validation_metrics/bits_per_byte", 1.0, validation.bits_per_byte),
         ("validation_metrics/masked_accuracy(%)", 100.0, validation.masked_accuracy),
         ("validation_metrics/unigram_accuracy(%)", 100.0, validation.unigram_accuracy),

@@ -257,8 +257,9 @@ pub struct SampleMetrics {
     pub source: String,
     /// What the model wrote.
     pub output: String,
-    /// What was wanted.
-    pub reference: String,
+    /// What was wanted; a language model may continue a text in many ways.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reference: Option<String>,
 }
 
 /// A whole run, when a process ends its training.

@@ -74,6 +74,23 @@ impl ValidationMetrics {
         self.bleu.map(|bleu| format!("BLEU {bleu:.2}{why}"))
     }
 
+    /// Describes the rewards of preferences; at the start of a run both answers have the same.
+    pub fn rewards_in_words(&self) -> Option<String> {
+        let (accuracy, margin) = self.reward_accuracy.zip(self.reward_margin)?;
+        Some(match (accuracy, margin) {
+            (0.0, 0.0) => "rewards of both answers still equal".to_owned(),
+            _ => format!("reward accuracy {:.2}% margin {margin:.3}", 100.0 * accuracy),
+        })
+    }
+
+    /// Returns the perplexity as `perplexity 2.72`, with a comma or another sign in front; empty for classes, of which people read scores.
+    pub fn perplexity_after(&self, sign: &str, digits: usize) -> String {
+        match self.accuracy {
+            Some(_) => String::new(),
+            None => format!("{sign}perplexity {:.digits$}", self.perplexity()),
+        }
+    }
+
     /// `exp(nll)`.
     pub fn perplexity(&self) -> f64 {
         self.nll.exp()

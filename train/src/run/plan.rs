@@ -15,6 +15,11 @@ use crate::dataset::RunData;
 use crate::device::{compute_dtype, device_name, is_cpu, machine_of};
 use crate::units::{counted, gib, thousands};
 
+/// Fewer rows are hardly what somebody wants to train on, unless they are long.
+const FEW_ROWS: u64 = 20;
+/// Fewer tokens are not long.
+const FEW_TOKENS: usize = 1000;
+
 /// The numbers of a run before its first step.
 #[doc(hidden)]
 pub struct Plan {
@@ -144,10 +149,11 @@ impl Plan {
     /// Describes data and epochs, and warns if there are many.
     pub fn data_lines(&self) -> Vec<String> {
         let valid = self.valid.as_ref().map_or("none".into(), |valid| thousands(valid.n as f64));
-        let steps = thousands(self.steps as f64);
+        let steps = counted(self.steps, "step");
         let mut lines = vec![format!(
-            "data: {}, {valid} for validation; {steps} steps are {} epochs",
+            "data: {}, {valid} for validation; {steps} {} {} epochs",
             self.train.describe(),
+            if self.steps == 1 { "is" } else { "are" },
             epochs(self.epochs)
         )];
         lines.extend(self.notes.iter().cloned());
@@ -162,6 +168,13 @@ impl Plan {
         if self.valid.is_none() {
             lines.push("no validation text: there will be no best checkpoint (data.valid)".into());
         }
+        let is_short = self.train.len.is_none_or(|len| self.train.n as usize * len < FEW_TOKENS);
+        if self.train.n < FEW_ROWS && is_short {
+            let rows = counted(self.train.n, if self.train.len.is_none() { "pair" } else { "row" });
+            lines.push(format!(
+                "warning: the training text is {rows}: a model learns so little by heart, and nothing else"
+            ));
+        }
         if self.epochs > MANY_EPOCHS {
             lines.push(format!(
                 "warning: above {MANY_EPOCHS} epochs a model mostly learns its data by heart; --set train.steps={} is {MANY_EPOCHS} epochs",
@@ -173,7 +186,8 @@ impl Plan {
 
     /// Describes model, device and steps, up to the name of the run.
     pub fn model_line(&self) -> String {
-        format!("{:.1} M parameters on {} for {} steps", self.n_params as f64 / 1e6, self.device, self.steps)
+        let plural = if self.steps == 1 { "" } else { "s" };
+        format!("{:.1} M parameters on {} for {} step{plural}", self.n_params as f64 / 1e6, self.device, self.steps)
     }
 
     /// Describes the memory of a training step and of the device.
@@ -269,7 +283,12 @@ mod tests {
             lines[1].starts_with("warning: above 100 epochs") && lines[1].contains("train.steps=261 "),
             "{lines:?}"
         );
+        assert!(Plan { steps: 1, ..plan(0.2, [0, 0], 1) }.data_lines()[0].ends_with("; 1 step is 0.2 epochs"));
         assert_eq!(plan(99.0, [0, 0], 1).data_lines().len(), 1);
+        let few = |n, len| Plan { train: Rows { n, len, largest: None }, ..plan(5.0, [0, 0], 1) }.data_lines();
+        assert!(few(2, None)[1].starts_with("warning: the training text is 2 pairs: "), "{:?}", few(2, None));
+        assert!(few(1, Some(5))[1].starts_with("warning: the training text is 1 row: "));
+        assert!(few(20, None).len() == 1 && few(8, Some(256)).len() == 1, "few rows may be long");
         assert!(plan(0.44, [0, 0], 1).data_lines()[0].ends_with("are 0.4 epochs"));
         let text = Plan { train: Rows { n: 40, len: Some(256), largest: None }, valid: None, ..plan(5.0, [0, 0], 1) };
         assert!(text.data_lines()[0].starts_with("data: 40 rows of up to 256 tokens, none for validation"));

@@ -58,12 +58,14 @@ impl Run {
         let folder = tempfile::tempdir().context("making a temporary folder; TMPDIR names another place")?;
 
         let config = survey.config.clone();
+        // Answers are compared with a model; which one makes no difference to the time.
+        let weights = config.compares_with_start().then(|| initial_tensors(&config.model, config.seed));
         let setup = Setup {
             config: survey.config,
             run_dir: folder.path().to_path_buf(),
             device: survey.device,
             vocabulary: survey.data.vocabulary,
-            weights: None,
+            weights,
             train: survey.data.train,
             validation: Validation::default(),
             logging: Logging::silent(),

@@ -13,6 +13,7 @@ use super::lock::RunLock;
 use super::prepare::Prepared;
 use crate::checkpoint::Resume;
 use crate::config::{Config, F32Products, Kernels, Precision};
+use crate::dataset::RunData;
 use crate::device::{device_name, is_cpu, take_kernel_notes};
 use crate::eval::Model;
 use crate::logging::{Extent, Logging};
@@ -23,7 +24,6 @@ use crate::train::{Held, Outcome, Setup, Signals, Trainer, Validation};
 /// A run that is ready to train. It holds the lock of its folder.
 pub struct Session<M: Model = Transformer> {
     trainer: Trainer<M>,
-    prompt: Option<String>,
     leftovers: Leftovers,
     _lock: Option<RunLock>,
 }
@@ -106,14 +106,17 @@ impl Prepared {
 
         let given = config.clone();
         let chosen = config.train.activation_checkpointing.chosen().unwrap_or_default();
+        let RunData {
+            vocabulary, train, valid: source, valid_bytes: n_bytes, valid_examples: examples, prompt, ..
+        } = data;
         let setup = Setup {
             config,
             run_dir: run.dir.clone(),
             device,
-            vocabulary: data.vocabulary,
+            vocabulary,
             weights: weights.map(|weights| weights.weights),
-            train: data.train,
-            validation: Validation { source: data.valid, n_bytes: data.valid_bytes, examples: data.valid_examples },
+            train,
+            validation: Validation { source, n_bytes, examples, prompt },
             logging,
             signals,
             checkpointing: if M::HAS_CHECKPOINTING { plan.checkpointing } else { chosen },
@@ -129,7 +132,7 @@ impl Prepared {
         if trainer.config() != &given && ranks.is_first() {
             write_config(&run.dir, trainer.config())?;
         }
-        Ok(Session { trainer, prompt: data.prompt, leftovers, _lock: lock })
+        Ok(Session { trainer, leftovers, _lock: lock })
     }
 }
 
@@ -157,7 +160,7 @@ impl<M: Model> Session<M> {
 
     /// Returns words of the validation text to try a model of text with: to continue, or to fill in a mask.
     pub fn prompt(&self) -> Option<&str> {
-        self.prompt.as_deref()
+        self.trainer.validation().prompt.as_deref()
     }
 }
 

@@ -55,7 +55,7 @@ impl Due {
                 0 => train.best_metric.scores_text() || validation.is_small(),
                 n_steps => every(n_steps),
             };
-        let for_text = every(train.translate_every) && !validation.examples.is_empty();
+        let for_text = every(train.translate_every) && validation.has_text(config.task);
         let validate = validation.source.is_some() && (every(train.validate_every) || for_text || is_last);
         let save = every(train.save_every) || ended.is_some() || save_now;
         // A checkpoint or a validation ends a line, too: a resumed run then lacks no metrics.
@@ -70,12 +70,14 @@ pub(super) struct Validated {
     pub(super) metrics: ValidationMetrics,
     /// Translations of [`Validation::examples`], if they were made.
     pub(super) hypotheses: Option<Vec<String>>,
+    /// What the model wrote after [`Validation::prompt`], if it did.
+    pub(super) continuation: Option<String>,
     pub(super) elapsed: Duration,
 }
 
 impl Validation {
-    /// Measures the validation set and, `with_text`, translates it. `None` without a validation set. Kernels that only
-    /// the translation launches are excluded from `new_kernels`.
+    /// Measures the validation set and, `with_text`, translates it or continues its prompt. `None` without a validation set. Kernels
+    /// that only the text launches are excluded from `new_kernels`.
     pub(super) fn measure<M: Model>(
         &self,
         state: &TrainState<M>,
@@ -141,9 +143,15 @@ impl Validation {
             }
         }
 
+        let mut continuation = None;
+        if let Some(prompt) = self.prompt_of(config.task).filter(|_| with_text) {
+            // Every rank writes it: it is short, and none has to wait for a share.
+            continuation = new_kernels.without(|| model.continue_prompt(prompt, vocabulary, config))?;
+        }
+
         let elapsed = start.elapsed();
         metrics.elapsed_secs = elapsed.as_secs_f64();
-        Ok(Some(Validated { metrics, hypotheses, elapsed }))
+        Ok(Some(Validated { metrics, hypotheses, continuation, elapsed }))
     }
 }
 
@@ -151,16 +159,24 @@ impl Validation {
 const N_SAMPLES: usize = 3;
 
 impl Validation {
-    /// Returns the first few `hypotheses`, the translations of [`Self::examples`], with what was read and wanted.
-    pub(super) fn samples(&self, step: u64, hypotheses: &[String]) -> Vec<SampleMetrics> {
-        let pairs = self.examples.iter().zip(hypotheses).take(N_SAMPLES);
+    /// Returns the first few translations of [`Self::examples`], with what was read and wanted, and the continuation of
+    /// [`Self::prompt`].
+    pub(super) fn samples(&self, validated: &Validated) -> Vec<SampleMetrics> {
+        let step = validated.metrics.step;
+        let pairs = self.examples.iter().zip(validated.hypotheses.iter().flatten()).take(N_SAMPLES);
         let sample = |(example, output): (&Example, &String)| SampleMetrics {
             step,
             source: example.source.clone(),
             output: output.clone(),
-            reference: example.target.clone(),
+            reference: Some(example.target.clone()),
         };
-        pairs.map(sample).collect()
+        let continued = self.prompt.iter().zip(&validated.continuation).map(|(prompt, output)| SampleMetrics {
+            step,
+            source: prompt.clone(),
+            output: output.clone(),
+            reference: None,
+        });
+        pairs.map(sample).chain(continued).collect()
     }
 }
 

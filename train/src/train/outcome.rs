@@ -54,6 +54,8 @@ pub struct Outcome {
     pub best: Option<Best>,
     /// The newest translations of [`Validation::examples`](super::Validation::examples), if they were made.
     pub hypotheses: Vec<String>,
+    /// What the model wrote after [`Validation::prompt`](super::Validation::prompt) at the last validation, if it did.
+    pub continuation: Option<String>,
     /// The newest checkpoint of this process.
     pub checkpoint: Option<PathBuf>,
     /// Kernels that training or validation launched for the first time after the first line of metrics: 0 if every
@@ -73,6 +75,7 @@ impl Outcome {
             validation: None,
             best,
             hypotheses: Vec::new(),
+            continuation: None,
             checkpoint: None,
             late_kernels: None,
         }

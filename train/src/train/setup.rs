@@ -10,7 +10,8 @@ use kiln_model::ActivationCheckpointing;
 use kiln_ranks::Ranks;
 
 use crate::checkpoint::NamedTensor;
-use crate::config::Config;
+use crate::config::task::traits_of;
+use crate::config::{Config, Task};
 use crate::dataset::Vocabulary;
 use crate::logging::Logging;
 use crate::optim::Groups;
@@ -57,6 +58,8 @@ pub struct Validation {
     pub n_bytes: Option<u64>,
     /// Translation: text to translate and score, see `train.translate_every`; may be empty.
     pub examples: Vec<Example>,
+    /// Plain text: words of it to try the model with, or a question.
+    pub prompt: Option<String>,
 }
 
 /// Pairs of a validation text that is translated at every validation, unless the configuration says otherwise. The
@@ -64,6 +67,16 @@ pub struct Validation {
 const SMALL: usize = 1000;
 
 impl Validation {
+    /// Returns whether the model writes text at a validation: translations, or the continuation of a prompt.
+    pub(super) fn has_text(&self, task: Task) -> bool {
+        !self.examples.is_empty() || self.prompt_of(task).is_some()
+    }
+
+    /// Returns the prompt of a model that continues text.
+    pub(super) fn prompt_of(&self, task: Task) -> Option<&str> {
+        self.prompt.as_deref().filter(|_| traits_of(task).continues_text)
+    }
+
     /// Returns whether the text is translated at every validation.
     pub(super) fn is_small(&self) -> bool {
         self.examples.len() <= SMALL

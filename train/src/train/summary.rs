@@ -36,8 +36,7 @@ pub(super) fn sentence(
     if run.padding_ratio >= WORTH {
         sentence += &format!("; padding {}", percent(run.padding_ratio));
         if let Some((setting, saved)) = less_padding(source, loader) {
-            sentence +=
-                &format!(", of which {:.0} could be had back with {setting}", 100.0 * saved.min(run.padding_ratio));
+            sentence += &format!(", {} with {setting}", percent((run.padding_ratio - saved).max(0.0)));
         }
     }
     sentence
@@ -74,10 +73,14 @@ fn less_padding(source: &Arc<dyn BatchSource>, loader: &LoaderConfig) -> Option<
     Some((changed.collect::<Vec<_>>().join(" and "), saved))
 }
 
-/// `12 %`, or `0.4 %` of little.
+/// `12 %`; `0.4 %` of little, and `99.6 %` of nearly all: `100 %` would leave nothing for the other parts.
 fn percent(share: f64) -> String {
     let percent = 100.0 * share;
-    if percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+    if (9.95..99.0).contains(&percent) || percent >= 99.95 {
+        format!("{percent:.0} %")
+    } else {
+        format!("{percent:.1} %")
+    }
 }
 
 #[cfg(test)]
@@ -137,6 +140,12 @@ mod tests {
     }
 
     #[test]
+    fn little_and_nearly_all_have_a_digit_more() {
+        let found = [0.004, 0.123, 0.998, 1.0].map(percent);
+        assert_eq!(found, ["0.4 %", "12 %", "99.8 %", "100 %"]);
+    }
+
+    #[test]
     fn padding_that_a_setting_gives_back_is_computed_from_the_lengths() {
         // Rows of 4 tokens and of 12: multiples of 8 pad them to 8 and 16.
         let rows = Rows((0..4096).map(|row| if row % 2 == 0 { (4, 4) } else { (12, 12) }).collect());
@@ -148,16 +157,16 @@ mod tests {
 
         let found = sentence(&run(now), Device::Cpu, &rows, &loader);
         let wanted = format!(
-            "CPU computed steps for 90 % of the time, the loader cost 0.4 %, validation 4.2 %; padding {:.0} %, of which {:.0} could \
-             be had back with loader.bucket_multiple = 4",
-            100.0 * now,
-            100.0 * (now - then)
+            "CPU computed steps for 90 % of the time, the loader cost 0.4 %, validation 4.2 %; padding {}, {} with \
+             loader.bucket_multiple = 4",
+            percent(now),
+            percent(then)
         );
         assert_eq!(found, wanted);
 
         // With that setting nothing is left to say.
         let loader = LoaderConfig { bucket_multiple: 4, ..loader };
         let found = sentence(&run(then), Device::Gpu(Some(0.97)), &rows, &loader);
-        assert!(found.starts_with("GPU busy 97 %, the loader cost 0.4 %") && !found.contains("had back"), "{found}");
+        assert!(found.starts_with("GPU busy 97 %, the loader cost 0.4 %") && !found.contains("bucket"), "{found}");
     }
 }

@@ -263,18 +263,20 @@ impl<M: Model> Trainer<M> {
         state.ranks.enter(Phase::Validate);
         logging.begin(Activity::Work("validating"))?;
         let found = validation.measure(state, config, vocabulary, with_text, &mut measured.new_kernels)?;
-        let Some(Validated { metrics, hypotheses, elapsed }) = found else { return Ok(false) };
-        measured.clock.add(Span::Validate, elapsed);
-        logging.validation(&metrics)?;
-        for sample in validation.samples(metrics.step, hypotheses.as_deref().unwrap_or_default()) {
+        let Some(validated) = found else { return Ok(false) };
+        measured.clock.add(Span::Validate, validated.elapsed);
+        logging.validation(&validated.metrics)?;
+        for sample in validation.samples(&validated) {
             logging.sample(&sample)?;
         }
+        let Validated { metrics, hypotheses, continuation, .. } = validated;
 
         let best = new_best(&metrics, &config.train.best_metric, state.best.as_ref());
         let is_best = best.is_some();
         state.best = best.or(state.best.take());
         state.patience = patience::after(&metrics, &config.train, state.patience.as_ref());
         self.outcome.hypotheses = hypotheses.unwrap_or(std::mem::take(&mut self.outcome.hypotheses));
+        self.outcome.continuation = continuation;
         self.outcome.validation = Some(metrics);
         Ok(is_best)
     }

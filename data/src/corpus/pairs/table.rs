@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::header::{Columns, Found};
 use super::{CorpusConfig, CorpusFormat};
 use crate::error::Result;
-use crate::formats::{CsvRows, LineReader, ROWS_TO_COMPARE};
+use crate::formats::{CsvRows, FileFormat, LineReader, ROWS_TO_COMPARE};
 
 /// A TSV or CSV file, and where its texts are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +30,17 @@ impl Table {
         };
         let Found { columns, notes } = Columns::find(path, &rows, config)?;
         Ok(Self { path: path.into(), columns, delimiter, notes })
+    }
+
+    /// Returns whether the first row of a TSV or CSV file seems to name its columns, whatever the run says about it.
+    pub(in crate::corpus) fn begins_with_names(path: &Path) -> bool {
+        let format = match FileFormat::by_name(path) {
+            Some(format) if format == FileFormat::TSV => CorpusFormat::Tsv,
+            Some(format) if format == FileFormat::CSV => CorpusFormat::Csv,
+            _ => return false,
+        };
+        // What looks like a header of other names is an error here.
+        Self::open(path, format, &CorpusConfig::default()).map_or(true, |table| table.columns.header)
     }
 
     /// Describes how the file is read, for fingerprints.

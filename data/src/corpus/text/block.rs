@@ -110,12 +110,15 @@ impl TextBlock {
             let at = e.valid_up_to();
             let line = part.line + bytes[..at].iter().filter(|b| **b == b'\n').count() as u64;
             let line_start = bytes[..at].iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
+            // The report names the line that the document begins with.
+            let place =
+                if line == part.line { "the line" } else { &*format!("line {line} of the file, in this document,") };
             RowProblem::Malformed(format!(
-                "byte {} of line {line} (byte offset {}) is 0x{:02x}, not valid UTF-8: convert the file, for example with \
+                "byte {} of {place} is 0x{:02x} (byte offset {}), not valid UTF-8: convert the file, for example with \
                  `iconv -f latin1 -t utf-8`",
                 at - line_start + 1,
-                part.offset + at as u64,
-                bytes[at]
+                bytes[at],
+                part.offset + at as u64
             ))
         })?;
         Ok(if text.contains("\r\n") { Cow::Owned(text.replace("\r\n", "\n")) } else { Cow::Borrowed(text) })

@@ -90,18 +90,21 @@ impl TextCorpus {
         self.files.iter().map(|file| &*file.path)
     }
 
-    /// Returns what the user should know about how the files are read: tables of pairs are plain text here.
+    /// Returns what the user should know about how the files are read: tables of pairs and pages with tags are plain text here.
     pub fn notes(&self) -> Vec<String> {
-        let tables: Vec<String> =
-            self.files().filter(|path| is_table(path)).take(4).map(|path| path.display().to_string()).collect();
-        let note = || {
-            format!(
-                "{}: read as plain text, columns and delimiters included; to learn from one column: --set data.text.format=records and its name in \
-                 data.text.field",
-                tables.join(", ")
-            )
+        if self.config.format != TextFormat::Auto {
+            return Vec::new();
+        }
+        let note = |endings: &[&str], what: &str| {
+            let files = self.files().filter(|path| endings.contains(&ending(path).as_str()));
+            let names: Vec<String> = files.take(4).map(|path| path.display().to_string()).collect();
+            (!names.is_empty()).then(|| format!("{}: read as plain text, {what}", names.join(", ")))
         };
-        (self.config.format == TextFormat::Auto && !tables.is_empty()).then(note).into_iter().collect()
+        let of_tables = "columns and delimiters included; to learn from one column: --set data.text.format=records and its name in \
+                         data.text.field";
+        let of_pages = "tags included; to learn from their text, take it out of the pages first";
+        let notes = [note(&["csv", "tsv"], of_tables), note(&["html", "htm", "xhtml", "xml"], of_pages)];
+        notes.into_iter().flatten().collect()
     }
 
     /// Returns how documents are read.
@@ -201,10 +204,6 @@ impl TextCorpus {
         let longest = fields.into_iter().filter(|field| field.n_bytes > 0).max_by_key(|field| field.n_bytes)?;
         (!has_field).then_some(longest.name)
     }
-}
-
-fn is_table(path: &Path) -> bool {
-    matches!(ending(path).as_str(), "csv" | "tsv")
 }
 
 /// Appends a file, or all files of a folder and its subfolders, sorted by name and without hidden ones.

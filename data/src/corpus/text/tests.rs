@@ -87,10 +87,12 @@ fn folders_stand_for_their_files() {
 #[test]
 fn tables_are_read_as_text_and_said_to_be() {
     let dir = tempfile::tempdir().expect("a folder");
-    let files = [file(&dir, "a.txt", "one"), file(&dir, "b.TSV", "two\tdue"), file(&dir, "c.csv", "three,tre")];
-    let notes = |format| TextCorpus::open(&files, &config(format)).expect("three files").notes();
+    let page = file(&dir, "d.html", "<p>four</p>");
+    let files = [file(&dir, "a.txt", "one"), file(&dir, "b.TSV", "two\tdue"), file(&dir, "c.csv", "three,tre"), page];
+    let notes = |format| TextCorpus::open(&files, &config(format)).expect("four files").notes();
     let found = notes(TextFormat::Auto);
-    assert!(found.len() == 1 && found[0].contains("b.TSV, ") && found[0].contains("c.csv: read as plain"), "{found:?}");
+    assert!(found.len() == 2 && found[1].contains("d.html: read as plain text, tags included"), "{found:?}");
+    assert!(found[0].contains("b.TSV, ") && found[0].contains("c.csv: read as plain"), "{found:?}");
     assert_eq!(notes(TextFormat::Lines), Vec::<String>::new(), "the user has decided");
 }
 
@@ -125,7 +127,7 @@ fn invalid_utf8_is_named_with_its_byte() {
     let path = file(&dir, "latin1.txt", &text);
     let (texts, report) = read(std::slice::from_ref(&path), &config(TextFormat::Auto)).expect("two are good");
     assert_eq!((texts.len(), report.malformed), (2, 1));
-    let wanted = "latin1.txt:3: byte 4 of line 4 (byte offset 21) is 0xe9, not valid UTF-8: convert the file";
+    let wanted = "latin1.txt:3: byte 4 of line 4 of the file, in this document, is 0xe9 (byte offset 21), not valid UTF-8: convert";
     assert!(report.to_string().contains(wanted), "{report}");
     assert_eq!(text[21], 0xe9);
 
@@ -140,10 +142,7 @@ fn invalid_utf8_is_named_with_its_byte() {
     // A file that is one document is refused as a whole.
     text.truncate(30);
     let refused = error(&[file(&dir, "one.txt", &text)], &config(TextFormat::Files));
-    assert!(
-        refused.contains("100.00 %") && refused.contains("one.txt:1: byte 4 of line 4 (byte offset 21)"),
-        "{refused}"
-    );
+    assert!(refused.contains("100.00 %") && refused.contains("one.txt:1: byte 4 of line 4 of the file"), "{refused}");
     let utf16 = error(&[file(&dir, "utf16.txt", [0xff, 0xfe, 65, 0])], &config(TextFormat::Auto));
     assert!(utf16.contains("is UTF-16, wanted UTF-8"), "{utf16}");
 }
@@ -220,5 +219,8 @@ fn invalid_utf8_deep_in_a_long_document_ends_everything() {
     text[at] = 0xff;
     let line = 1 + text[..at].iter().filter(|b| **b == b'\n').count();
     let error = error(&[file(&dir, "book.txt", &text)], &config(TextFormat::Files));
-    assert!(error.contains(&format!("of line {line} (byte offset {at}) is 0xff")), "{error}");
+    assert!(
+        error.contains(&format!("of line {line} of the file, in this document, is 0xff (byte offset {at})")),
+        "{error}"
+    );
 }

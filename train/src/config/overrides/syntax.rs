@@ -11,8 +11,7 @@ pub(super) fn broken_lines(text: &str) -> Vec<(usize, String)> {
         1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count()
     };
     errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));
-    let mut found: Vec<(usize, String)> =
-        errors.iter().map(|error| (line_of(error), error.message().to_owned())).collect();
+    let mut found: Vec<(usize, String)> = errors.iter().map(|error| (line_of(error), mistake(text, error))).collect();
     found.dedup_by_key(|(line, _)| *line);
 
     let unclosed = errors.iter().find(|error| error.message().starts_with("unclosed array"));
@@ -21,6 +20,26 @@ pub(super) fn broken_lines(text: &str) -> Vec<(usize, String)> {
         found.push((line, unclosed.message().to_owned()));
     }
     found
+}
+
+/// Says what is wrong, and of a key that is there twice which one and where.
+fn mistake(text: &str, error: &Error) -> String {
+    let message = error.message();
+    let Some(at) = error.span().filter(|_| message == "duplicate key").map(|span| span.start.min(text.len())) else {
+        return message.to_owned();
+    };
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let last = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
+    let is_section = |line: &str| line.starts_with('[');
+    let name =
+        |line: &str| line.split(if is_section(line) { '#' } else { '=' }).next().unwrap_or_default().trim().to_owned();
+    let Some(key) = lines.get(last).map(|line| name(line)) else { return message.to_owned() };
+    // A key is of the section that was opened last, and a section is unique in the file.
+    let section = lines[..last].iter().rposition(|line| is_section(line)).filter(|_| !is_section(&key)).unwrap_or(0);
+    match (section..last).find(|line| name(lines[*line]) == key) {
+        Some(first) => format!("{key} is here and in line {}: keep one of them", first + 1),
+        None => format!("{message} {key}"),
+    }
 }
 
 /// Returns the line of the first bracket that is not closed.
@@ -62,6 +81,18 @@ mod tests {
             ("[train]\nprecision = bf16\nsteps = 5\n", 2),
         ] {
             assert_eq!(lines(text), [wanted], "{text}{:?}", broken_lines(text));
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_there_twice_is_named_with_both_lines() {
+        for (text, wanted) in [
+            ("seed = 1\n[optim]\nlr = 1\n[train]\nlr = 2\nsteps = 3\nlr = 4\n", (7, "lr is here and in line 5")),
+            ("seed = 1\nseed = 2\n", (2, "seed is here and in line 1")),
+            ("[optim]\nlr = 1\n[train]\n[optim] # again\nbeta = 2\n", (4, "[optim] is here and in line 1")),
+        ] {
+            let found = broken_lines(text);
+            assert!(found.len() == 1 && found[0].0 == wanted.0 && found[0].1.starts_with(wanted.1), "{text}{found:?}");
         }
     }
 

@@ -75,8 +75,8 @@ impl Corpora {
             train: self.source("train", &config.loader),
             validation: Validation {
                 source: Some(self.source("valid", &config.loader)),
-                n_bytes: None,
                 examples: self.rows.clone(),
+                ..Validation::default()
             },
             logging,
             signals: Signals { stop, ..Signals::default() },

@@ -77,7 +77,12 @@ impl TextRun {
             vocabulary: data.vocabulary,
             weights: None,
             train: data.train,
-            validation: Validation { source: data.valid, n_bytes: data.valid_bytes, examples: data.valid_examples },
+            validation: Validation {
+                source: data.valid,
+                n_bytes: data.valid_bytes,
+                examples: data.valid_examples,
+                prompt: data.prompt,
+            },
             logging,
             signals: Signals { stop, ..Signals::default() },
             checkpointing: ActivationCheckpointing::Off,
