@@ -60,11 +60,8 @@ fn what_changes_the_text_is_named() {
         ("typical_p", json!(0.9)),
         ("unheard_of", json!(1)),
     ];
-    let of_text = [
-        ("forced_bos_token_id", json!(3)),
-        ("forced_eos_token_id", json!(2)),
-        ("num_return_sequences", json!(2)),
-    ];
+    let of_text =
+        [("forced_bos_token_id", json!(3)), ("forced_eos_token_id", json!(2)), ("num_return_sequences", json!(2))];
 
     let of_pairs = [("stop_strings", json!(["x"]))];
     for (family, own) in [("llama", &of_text[..]), ("marian", &of_pairs[..])] {
@@ -123,8 +120,10 @@ fn what_a_folder_forbids_is_forbidden() {
     }
 
     // A token that the vocabulary lacks is named.
-    let set = ["--set", "generate.bad_words=[\"nowhere\"]"];
-    let asked = place.run(&[&["generate", "runs/llama", "--prompt", "a"], &set[..]].concat());
+    import(&place, "llama", &json!({"no_repeat_ngram_size": 2}));
+    let config = place.read("runs/llama/config.toml").replace("bad_words = []", "bad_words = [\"nowhere\"]");
+    place.write("runs/llama/config.toml", config);
+    let asked = place.run(&["generate", "runs/llama", "--prompt", "a"]);
     assert!(asked.code == 2 && asked.stderr.contains("no token \"nowhere\" (generate.bad_words)"), "{asked:#?}");
 }
 
