@@ -75,6 +75,12 @@ impl Members {
         self.has(&here(rank, number))
     }
 
+    /// Takes back what a process has said that was lost before the next group.
+    pub(crate) fn forget(&self, rank: usize, number: u32) {
+        // A missing file means that nothing was said.
+        let _ = std::fs::remove_file(self.dir.join(here(rank, number)));
+    }
+
     /// Says that group `number` hears nothing from `rank`.
     pub(crate) fn miss(&self, rank: usize, number: u32) -> io::Result<()> {
         self.say(&lost(rank, number))
@@ -125,6 +131,13 @@ mod tests {
         members.arrive(1, 2).expect("writable");
         members.miss(0, 1).expect("writable");
         assert!(members.goes_on() && members.has_arrived(1, 2) && members.is_missed(0, 1));
-        assert!(!members.has_arrived(1, 3) && !members.is_missed(0, 2) && !members.is_missed(1, 1));
+        members.forget(1, 2);
+        members.forget(5, 5);
+        assert!(
+            !members.has_arrived(1, 2)
+                && !members.has_arrived(1, 3)
+                && !members.is_missed(0, 2)
+                && !members.is_missed(1, 1)
+        );
     }
 }

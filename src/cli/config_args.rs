@@ -166,6 +166,14 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub repetition_penalty: Option<f64>,
 
+    /// Lets no N tokens come twice in the same order; 0 switches it off
+    #[arg(long, value_name = "N")]
+    pub no_repeat_ngram_size: Option<usize>,
+
+    /// Keeps a word out of the text: its tokens of the vocabulary, with spaces between them; may be repeated
+    #[arg(long, value_name = "TOKENS")]
+    pub bad_word: Vec<String>,
+
     /// Seed of the sampling
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -213,6 +221,8 @@ impl GenerateArgs {
             top_k: self.top_k.unwrap_or(of_run.top_k),
             top_p: self.top_p.unwrap_or(of_run.top_p),
             repetition_penalty: self.repetition_penalty.unwrap_or(of_run.repetition_penalty),
+            no_repeat_ngram_size: self.no_repeat_ngram_size.unwrap_or(of_run.no_repeat_ngram_size),
+            bad_words: [of_run.bad_words.as_slice(), &self.bad_word].concat(),
             seed: self.seed.unwrap_or(of_run.seed),
             beam_size: if samples || self.greedy { 1 } else { self.beam.unwrap_or(of_run.beam_size) },
             length_penalty: self.length_penalty.unwrap_or(of_run.length_penalty),

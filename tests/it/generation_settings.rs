@@ -120,11 +120,19 @@ fn what_a_folder_forbids_is_forbidden() {
     }
 
     // A token that the vocabulary lacks is named.
-    import(&place, "llama", &json!({"no_repeat_ngram_size": 2}));
-    let config = place.read("runs/llama/config.toml").replace("bad_words = []", "bad_words = [\"nowhere\"]");
-    place.write("runs/llama/config.toml", config);
-    let asked = place.run(&["generate", "runs/llama", "--prompt", "a"]);
-    assert!(asked.code == 2 && asked.stderr.contains("no token \"nowhere\" (generate.bad_words)"), "{asked:#?}");
+    import(&place, "llama", &json!({}));
+    let generate = |more: &[&str]| {
+        let all = ["generate", "runs/llama", "--prompt", "ab", "--max-new-tokens", "24", "--greedy", "--json"];
+        place.run(&[&all, more].concat())
+    };
+    generate(&["--bad-word", "nowhere"]).refused(2, &["no token \"nowhere\" (generate.bad_words)"]);
+
+    // Alone and among others, no two tokens come twice in the same order, and a word stays out.
+    let plain = generate(&[]).ok();
+    for more in [&[][..], &["--prompt", "b"]] {
+        let banned = generate(&[&["--no-repeat-ngram-size", "2", "--bad-word", "b"], more].concat()).ok();
+        assert!(plain.stdout.contains("bb") && !banned.stdout.contains("bb"), "{plain:#?} {banned:#?}");
+    }
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl Groups {
             self.publish(ranks)?;
         }
         let member = &mut self.ranks[rank];
-        member.missed = None;
+        (member.missed, member.waits_since) = (None, None); // what it has said holds no longer
         let was_short = member.started.is_some_and(|started| started.elapsed() < SHORT);
         member.short_lives = if was_short { member.short_lives + 1 } else { 1 };
         Ok(member.short_lives < SHORT_LIVES)
@@ -73,6 +73,7 @@ impl Groups {
 
     /// Notes that a process is started in the place of a lost one. Returns the number of the group that lacks it.
     pub(super) fn replace(&mut self, rank: usize) -> u32 {
+        self.members.forget(rank, self.group.number);
         let member = &mut self.ranks[rank];
         member.started = Some(Instant::now());
         member.waits_since = Some(self.group.number);

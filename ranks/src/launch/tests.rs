@@ -173,3 +173,15 @@ fn a_rank_that_the_others_do_not_hear_is_ended_and_replaced() {
                   while ! grep -q '^2 .* 0 1$' $M/group; do sleep 0.02; done";
     assert_eq!(fake.run(2, script), 0, "{:?}", fake.lines());
 }
+
+#[test]
+fn a_process_that_was_there_and_is_lost_for_good_is_in_no_group() {
+    let fake = Fake::new();
+    let script = "M=$KILN_MEMBERS; touch $M/go-on; \
+                  if [ $KILN_RANK = 1 ]; then echo x >> starts; touch $M/here-1-${KILN_GROUP:-none}; kill -9 $$; fi; \
+                  while [ $(cat starts | wc -l) -lt 3 ]; do sleep 0.02; done; sleep 0.3; cat $M/group > group$KILN_RANK";
+    assert_eq!(fake.run(3, script), 0, "{:?}", fake.lines());
+    for group in ["group0", "group2"] {
+        assert!(fake.read(group).ends_with(" 0 2\n"), "{}", fake.read(group));
+    }
+}

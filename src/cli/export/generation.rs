@@ -114,15 +114,17 @@ fn describe_beams(settings: &GenerateConfig, generation: &mut Value) {
         EarlyStopping::Heuristic => json!(false),
         EarlyStopping::First => json!(true),
     };
+
     // Kiln never scores the tokens that it never writes.
-    if generation["bad_words_ids"].is_array() || generation["suppress_tokens"].is_array() {
-        generation["renormalize_logits"] = json!(true);
-        let bans = settings.no_repeat_ngram_size > 0 || !settings.bad_words.is_empty();
-        if bans && settings.beam_size > 1 {
-            stderr_line!(
-                "note: transformers leaves out the probability of n-grams and words that generate.no_repeat_ngram_size and \
-                 generate.bad_words ban, so that its beams have other scores"
-            );
-        }
+    if !(generation["bad_words_ids"].is_array() || generation["suppress_tokens"].is_array()) {
+        return;
+    }
+    generation["renormalize_logits"] = json!(true);
+    let bans = settings.no_repeat_ngram_size > 0 || !settings.bad_words.is_empty();
+    if bans && settings.beam_size > 1 {
+        stderr_line!(
+            "note: transformers leaves out the probability of n-grams and words that generate.no_repeat_ngram_size and \
+             generate.bad_words ban, so that its beams have other scores"
+        );
     }
 }

@@ -161,7 +161,7 @@ enum Kind {
     Stopping,
 }
 
-const KINDS: [(&str, Kind); 20] = [
+const KINDS: [(&str, Kind); 21] = [
     ("bad_words_ids", Kind::Words),
     ("bos_token_id", Kind::Ids),
     ("decoder_start_token_id", Kind::Ids),
@@ -173,6 +173,7 @@ const KINDS: [(&str, Kind); 20] = [
     ("length_penalty", Kind::Number),
     ("max_length", Kind::Size),
     ("max_new_tokens", Kind::Size),
+    ("no_repeat_ngram_size", Kind::Size),
     ("num_beams", Kind::Size),
     ("pad_token_id", Kind::Id),
     ("renormalize_logits", Kind::Flag),

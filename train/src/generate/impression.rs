@@ -35,7 +35,8 @@ pub(crate) fn impression(
         Err(
             GenerateError::PromptTooLong { .. }
             | GenerateError::EmptyPrompt { .. }
-            | GenerateError::UnknownStopToken(_),
+            | GenerateError::UnknownStopToken(_)
+            | GenerateError::UnknownBadWord(_),
         ) => Ok(None),
         written => written,
     }

@@ -229,6 +229,7 @@ fn bans_are_those_of_transformers() {
                 words: case["words"].as_array().expect("a list").iter().map(ids).collect(),
                 given: vec![before],
             };
+
             let beam_size = case["beam_size"].as_u64().expect("a number") as usize;
             let normalization = LengthNormalization::Power;
             let early_stopping = EarlyStopping::Heuristic;
