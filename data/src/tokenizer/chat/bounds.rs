@@ -104,11 +104,9 @@ fn weigh(value: &Value, may_be_namespace: bool) -> Result<(), Error> {
     while let Some((value, depth)) = rest.pop() {
         let n = 1 + value.as_str().map_or(0, |text| text.len() as u64 / 64);
         n_values += n;
+        enough(n_values)?;
         let (left, most) = LEFT.get();
-        if n_values > most || n > left {
-            return Err(refused("a value has too many parts"));
-        }
-        LEFT.set((left - n, most));
+        LEFT.set((left.checked_sub(n).ok_or_else(|| refused(PARTS))?, most));
         if depth > MOST_DEPTH {
             return Err(refused("a value is nested too deeply"));
         }
@@ -120,16 +118,30 @@ fn weigh(value: &Value, may_be_namespace: bool) -> Result<(), Error> {
             continue; // its members were looked at when they were set
         }
         match value.kind() {
-            ValueKind::Seq => rest.extend(value.try_iter()?.map(|item| (item, depth + 1))),
+            // A list that is repeated or cut is walked as it is used.
+            ValueKind::Seq | ValueKind::Iterable => {
+                for item in value.try_iter()? {
+                    rest.push((item, depth + 1));
+                    enough(n_values + rest.len() as u64)?;
+                }
+            }
             ValueKind::Map => {
                 for key in value.try_iter()? {
                     rest.push((value.get_item(&key)?, depth + 1));
+                    enough(n_values + rest.len() as u64)?;
                 }
             }
             _ => {}
         }
     }
     Ok(())
+}
+
+const PARTS: &str = "a value has too many parts";
+
+/// Refuses a value with more parts than one may have.
+fn enough(n_values: u64) -> Result<(), Error> {
+    if n_values > LEFT.get().1 { Err(refused(PARTS)) } else { Ok(()) }
 }
 
 fn is_namespace(value: &Value) -> bool {

@@ -224,6 +224,8 @@ fn a_value_without_end_is_refused_with_its_line() {
         ("{% set n = namespace(l=[1]) %}{% for i in range(99) %}{% set n.l = {'a': n.l} %}{% endfor %}".into(), "nested too deeply"),
         ("{% macro m(x, d) %}{% if d %}{{ m([x, x, x, x], d - 1) }}{% else %}{{ x }}{% endif %}{% endmacro %}{{ m([1], 10) }}".into(),
             "too many parts"),
+        ("\n{{ [[[messages] * 1000] * 1000] * 1000 }}".into(), "line 2 of the template: a value has too many parts"),
+        ("{% set a = [[[1] * 1000] * 1000] * 1000 %}".into(), "too many parts"),
         ("\n{{ '{:>1000000000000}'.format(1) }}".into(), "line 2 of the template: str.format"),
         ("{{ '{:.99999999999}'.format(1.5) }}".into(), "str.format"),
         ("{{ '{:>{}}'.format(1, 1000000000000) }}".into(), "str.format"),
