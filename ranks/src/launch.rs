@@ -255,7 +255,7 @@ impl Ranks<'_> {
 
     /// Starts another process for a rank that was lost, if the others go on without it. Returns whether they do.
     fn go_on_without(&mut self, lost: usize, status: ExitStatus) -> Result<bool, LaunchError> {
-        let has_ended_well = self.running.iter().any(|rank| rank.ended.is_some_and(|status| status.success()));
+        let has_ended_well = self.has_ended_well();
         let Some(groups) = self.groups.as_mut().filter(|groups| groups.go_on()) else { return Ok(false) };
         let others = self.running.iter().filter(|rank| rank.ended.is_none() && groups.has(rank.rank));
         if !was_killed(status) || has_ended_well || others.count() == 0 {
@@ -279,8 +279,9 @@ impl Ranks<'_> {
 
     /// Takes ranks in that have come back, ends ranks that the others do not hear, and ranks that come too late.
     fn regroup(&mut self) -> Result<(), LaunchError> {
+        let has_ended_well = self.has_ended_well();
         let Some(groups) = self.groups.as_mut().filter(|groups| groups.go_on()) else { return Ok(()) };
-        if self.running.iter().any(|rank| rank.ended.is_some_and(|status| status.success())) {
+        if has_ended_well {
             for rank in self.running.iter_mut().filter(|rank| rank.ended.is_none() && !groups.has(rank.rank)) {
                 rank.is_dismissed = true;
                 rank.kill();
@@ -293,6 +294,11 @@ impl Ranks<'_> {
         }
         missed.into_iter().for_each(|rank| self.running[rank].kill());
         Ok(())
+    }
+
+    /// Whether a rank has come to the end of the run.
+    fn has_ended_well(&self) -> bool {
+        self.running.iter().any(|rank| rank.ended.is_some_and(|status| status.success()))
     }
 
     fn say(&self, line: &str) {

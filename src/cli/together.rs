@@ -65,8 +65,7 @@ impl Part {
     /// If the ranks that are left do not meet.
     pub(super) fn after_loss(&self, error: &anyhow::Error) -> Result<Option<Self>> {
         let Some(link) = self.link.as_ref().filter(|link| link.survives()) else { return Ok(None) };
-        let of_link = error.chain().find_map(|cause| cause.downcast_ref::<LinkError>());
-        let Some(loss) = of_link.filter(|error| error.is_loss()) else { return Ok(None) };
+        let Some(loss) = of_link(error).filter(|error| error.is_loss()) else { return Ok(None) };
         let link = link.meet_again(loss, &mut |line| stderr_line!("{line}"))?;
         Ok(Some(Self { link: Some(link), ..*self }))
     }
@@ -76,10 +75,14 @@ impl Part {
         let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
         let Some(link) = self.link else { return Err(error) };
         link.abort(&format!("{error:#}"));
-        let of_link = error.chain().find_map(|cause| cause.downcast_ref::<LinkError>());
-        let is_told = self.is_heard_with_first && !of_link.is_some_and(LinkError::has_lost_first);
+        let is_told = self.is_heard_with_first && !of_link(&error).is_some_and(LinkError::has_lost_first);
         if is_told { Ok(ExitCode::from(code_of(&error))) } else { Err(error) }
     }
+}
+
+/// Returns the failure of the link among the causes of an error, if it is one.
+fn of_link(error: &anyhow::Error) -> Option<&LinkError> {
+    error.chain().find_map(|cause| cause.downcast_ref::<LinkError>())
 }
 
 /// The device to compute on, or several.

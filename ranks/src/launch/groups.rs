@@ -65,7 +65,7 @@ impl Groups {
             self.publish(ranks)?;
         }
         let member = &mut self.ranks[rank];
-        (member.missed, member.waits_since) = (None, None); // what it has said holds no longer
+        member.waits_since = None; // it waits no longer
         let was_short = member.started.is_some_and(|started| started.elapsed() < SHORT);
         member.short_lives = if was_short { member.short_lives + 1 } else { 1 };
         Ok(member.short_lives < SHORT_LIVES)
@@ -117,6 +117,7 @@ impl Groups {
 
     fn publish(&mut self, ranks: Vec<usize>) -> io::Result<()> {
         self.group = Group { number: self.group.number + 1, port: free_port()?, ranks };
+        self.ranks.iter_mut().for_each(|member| member.missed = None); // by ranks of the group before
         self.members.publish(&self.group)
     }
 }

@@ -54,8 +54,10 @@ pub fn states_to_bytes(states: &[NamedState]) -> Result<Vec<u8>, SafeTensorError
 /// Reads what [`states_to_bytes`] has written.
 pub fn states_from_bytes(bytes: &[u8]) -> Result<Vec<NamedState>, SafeTensorError> {
     let mut states: BTreeMap<String, Vec<NamedTensor>> = BTreeMap::new();
-    for (name, view) in SafeTensors::deserialize(bytes)?.iter() {
-        let (state, weight) = name.split_once('.').unwrap_or((name, ""));
+    // Sorted, because the file keeps them in a map without an order.
+    let tensors: BTreeMap<String, TensorView<'_>> = SafeTensors::deserialize(bytes)?.tensors().into_iter().collect();
+    for (name, view) in &tensors {
+        let (state, weight) = name.split_once('.').unwrap_or((name.as_str(), ""));
         let values = view.data().chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
         let tensor = NamedTensor { name: weight.to_owned(), shape: view.shape().to_vec(), values: values.collect() };
         states.entry(state.to_owned()).or_default().push(tensor);

@@ -26,6 +26,11 @@ impl Bans {
         self.no_repeat_ngram_size == 0 && self.words.is_empty()
     }
 
+    /// Returns the tokens that must not follow in each of the `rows`, given by its number and its tokens; nothing if every token may.
+    pub(super) fn after_rows<'a>(&self, rows: impl Iterator<Item = (usize, &'a [u32])>) -> Vec<Vec<u32>> {
+        if self.are_none() { Vec::new() } else { rows.map(|(row, tokens)| self.after(row, tokens)).collect() }
+    }
+
     /// Returns the tokens that must not follow `tokens` in row `row`, in ascending order.
     pub fn after(&self, row: usize, tokens: &[u32]) -> Vec<u32> {
         if self.are_none() {

@@ -164,7 +164,7 @@ impl Likeliest {
         width: usize,
         (live, rules): (&[Live], &TokenRules),
     ) -> Result<Self, TensorReadError> {
-        let banned: Vec<Vec<u32>> = live.iter().map(|row| rules.bans.after(row.source, &row.tokens)).collect();
+        let banned = rules.bans.after_rows(live.iter().map(|row| (row.source, row.tokens.as_slice())));
         let Some(banned) = Banned::of(&banned) else { return Self::read(logits, never, width) };
         let mut found = Self::read(banned.mask(logits.clone()), never, width)?;
         let first = |row: usize| (found.tokens[row * width] as u32, found.log_probs[row * width]);

@@ -25,7 +25,7 @@ pub fn greedy<S: Sequences>(
     let never = rules.excluded(logits.dims()[1], &device);
     let likeliest = |logits: Tensor<2>, live: &[usize], outputs: &[Vec<u32>]| {
         let [rows, _] = logits.dims();
-        let banned: Vec<Vec<u32>> = live.iter().map(|row| rules.bans.after(*row, &outputs[*row])).collect();
+        let banned = rules.bans.after_rows(live.iter().map(|row| (*row, outputs[*row].as_slice())));
         let logits = match Banned::of(&banned) {
             Some(banned) => banned.mask(logits),
             None => logits,

@@ -26,7 +26,7 @@ use super::state::TrainState;
 use super::step::train_step_with;
 use super::summary;
 use super::together::Step;
-use crate::config::Config;
+use crate::config::{Config, LostReplicas};
 use crate::dataset::Vocabulary;
 use crate::device::is_cpu;
 use crate::eval::Model;
@@ -243,8 +243,17 @@ impl<M: Model> Trainer<M> {
             ended: self.ended(),
             stop: self.is_asked_to_stop(),
             save_now: self.signals.save_now.swap(false, Ordering::Relaxed),
-            regroup: self.state.ranks.is_first() && self.state.ranks.link().is_some_and(Link::is_superseded),
+            regroup: self.is_regrouped(),
         }
+    }
+
+    /// Returns whether other ranks train together from here on. Rank 0 reads a file, after an exchange only.
+    fn is_regrouped(&self) -> bool {
+        let Self { state, config, .. } = self;
+        config.train.lost_replicas == LostReplicas::GoOn
+            && state.exchange.next_meeting(state.step) == state.step
+            && state.ranks.is_first()
+            && state.ranks.link().is_some_and(Link::is_superseded)
     }
 
     /// Validates; if that fails, saves a checkpoint that is due before the run ends. Several ranks cannot: another one may be gone.

@@ -117,21 +117,14 @@ fn weigh(value: &Value, may_be_namespace: bool) -> Result<(), Error> {
             }
             continue; // its members were looked at when they were set
         }
-        match value.kind() {
-            // A list that is repeated or cut is walked as it is used.
-            ValueKind::Seq | ValueKind::Iterable => {
-                for item in value.try_iter()? {
-                    rest.push((item, depth + 1));
-                    enough(n_values + rest.len() as u64)?;
-                }
+        // A list that is repeated or cut is walked as it is used.
+        let kind = value.kind();
+        if matches!(kind, ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) {
+            for item in value.try_iter()? {
+                let part = if kind == ValueKind::Map { value.get_item(&item)? } else { item };
+                rest.push((part, depth + 1));
+                enough(n_values + rest.len() as u64)?;
             }
-            ValueKind::Map => {
-                for key in value.try_iter()? {
-                    rest.push((value.get_item(&key)?, depth + 1));
-                    enough(n_values + rest.len() as u64)?;
-                }
-            }
-            _ => {}
         }
     }
     Ok(())
