@@ -8,7 +8,7 @@ use crate::corpus::{
 };
 use crate::error::Result;
 use crate::formats::RowProblem;
-use crate::tokenizer::{ChatEncoder, FLAG, PairEncoder, PairTokenizers, TextEncoder, TextTokenizer};
+use crate::tokenizer::{ChatEncoder, Encoded, FLAG, PairEncoder, PairTokenizers, TextEncoder, TextTokenizer};
 
 /// The rows of one block, as they will lie in the file.
 #[derive(Default)]
@@ -145,8 +145,8 @@ impl<'a> ChatBlockEncoder<'a> {
 
     pub(super) fn encode(&mut self, block: &TextBlock) -> Result<EncodedBlock> {
         match self.corpus.config().is_preferences() {
-            true => self.encode_all(block, block.preferences(), Self::ids_of_both),
-            false => self.encode_all(block, block.conversations(&self.corpus.config().field), Self::ids),
+            true => self.encode_all(block, block.preferences()),
+            false => self.encode_all(block, block.conversations(&self.corpus.config().field)),
         }
     }
 
@@ -154,53 +154,54 @@ impl<'a> ChatBlockEncoder<'a> {
         &mut self,
         block: &TextBlock,
         rows: impl Iterator<Item = (u64, Result<T, RowProblem>)>,
-        ids_of: impl Fn(&Self, &T) -> Result<Result<Vec<u32>, RowProblem>>,
     ) -> Result<EncodedBlock> {
+        let rows: Vec<_> = rows.collect();
+        let kept = rows.iter().filter_map(|(_, row)| row.as_ref().ok());
+        let conversations: Vec<&[ChatMessage]> = kept.flat_map(T::messages).collect();
+        let mut ids = self.encoder.encode(&conversations)?.into_iter();
+
         let mut encoded = EncodedBlock::default();
         let path = self.corpus.path_of(block);
-        for (line, row) in rows {
-            let (ids, special) = match row {
-                Ok(row) => {
-                    (ids_of(self, &row)?, row.messages().map(|messages| self.encoder.count_spelled(messages)).sum())
-                }
-                Err(problem) => (Err(problem), 0),
+        for (line, row) in &rows {
+            let row_ids = match row {
+                Ok(row) => self.ids_of(ids.by_ref().take(row.messages().count()).collect()),
+                Err(problem) => Err(problem.clone()),
             };
-
-            match ids {
-                Ok(ids) => {
+            match row_ids {
+                Ok(row_ids) => {
+                    let messages = row.iter().flat_map(T::messages);
+                    let special = messages.map(|messages| self.encoder.count_spelled(messages)).sum();
                     encoded.report.add_special(special, self.corpus.config().split_special_tokens);
                     encoded.report.add_kept(1);
-                    encoded.rows.push((0, ids.len() as u32));
-                    encoded.extend(&ids, false);
+                    encoded.rows.push((0, row_ids.len() as u32));
+                    encoded.extend(&row_ids, false);
                 }
-                Err(problem) => encoded.report.add_bad(path, line, &problem),
+                Err(problem) => encoded.report.add_bad(path, *line, &problem),
             }
         }
         Ok(encoded)
     }
 
-    /// Returns the ids of both conversations behind the length of the first.
-    fn ids_of_both(&self, preference: &Preference) -> Result<Result<Vec<u32>, RowProblem>> {
-        let both = [self.ids(&preference.chosen)?, self.ids(&preference.rejected)?];
-        Ok(match both {
-            [Ok(chosen), Ok(rejected)] => Ok([&[chosen.len() as u32][..], &chosen, &rejected].concat()),
-            [Err(problem), _] | [_, Err(problem)] => Err(problem),
+    /// Returns the ids of a row. Those of two conversations stand behind the length of the first.
+    fn ids_of(&self, encoded: Vec<Encoded>) -> Result<Vec<u32>, RowProblem> {
+        let checked: Vec<Vec<u32>> = encoded.into_iter().map(|ids| self.checked(ids)).collect::<Result<_, _>>()?;
+        Ok(match &checked[..] {
+            [chosen, rejected] => [&[chosen.len() as u32][..], chosen, rejected].concat(),
+            _ => checked.concat(),
         })
     }
 
-    fn ids(&self, conversation: &Conversation) -> Result<Result<Vec<u32>, RowProblem>> {
-        let ids = match self.encoder.encode(&conversation.messages)? {
-            Ok(ids) => ids,
-            Err(problem) => return Ok(Err(RowProblem::Malformed(problem.to_string()))),
-        };
+    /// Refuses a conversation that is too long, or has nothing to learn.
+    fn checked(&self, ids: Encoded) -> Result<Vec<u32>, RowProblem> {
+        let ids = ids.map_err(|problem| RowProblem::Malformed(problem.to_string()))?;
         let limit = self.corpus.config().seq_len;
         if limit > 0 && ids.len() > limit {
             let found = format!("the conversation has {} tokens, {limit} are allowed (data.text.seq_len)", ids.len());
-            return Ok(Err(RowProblem::OverLong(found)));
+            return Err(RowProblem::OverLong(found));
         }
         // The first token has none before it to be predicted from.
         let learns = ids.iter().skip(1).any(|id| id & FLAG != 0);
-        Ok(if learns { Ok(ids) } else { Err(RowProblem::Malformed("no token of an answer is left to learn".into())) })
+        if learns { Ok(ids) } else { Err(RowProblem::Malformed("no token of an answer is left to learn".into())) }
     }
 }
 

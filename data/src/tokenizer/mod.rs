@@ -27,7 +27,7 @@ mod vocabulary;
 mod words;
 
 pub use around::tokens_around;
-pub(crate) use chat::{ChatEncoder, FLAG};
+pub(crate) use chat::{ChatEncoder, Encoded, FLAG};
 pub use chat::{ChatTemplate, SpecialEncoder, TemplateError, chat_template_next_to, read_chat_template};
 pub use config::{Normalization, TokenizerConfig, TokenizerKind};
 pub use folder::FolderTokenizer;

@@ -157,6 +157,10 @@ fn a_cache_is_made_anew_for_other_settings_and_templates() {
     assert_ne!(of(&fixture, &text(99)), first);
     fixture.tokenizer = fixture.tokenizer.with_chat_template("{% for m in messages %}{{ m.content }}!{% endfor %}");
     assert_ne!(of(&fixture, &text(100)), first);
+
+    fixture.tokenizer = fixture.tokenizer.with_chat_template("\n{{ '' ~ ([[[1] * 1000] * 1000] * 1000) }}");
+    let problem = fixture.prepare(&text(100)).expect_err("no end").to_string();
+    assert!(problem.starts_with("the chat template: line 2 of the template: it "), "{problem}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use super::template::{ChatTemplate, TemplateError};
+use super::template::{ChatTemplate, Marked, TemplateError};
 use crate::corpus::{ChatMessage, Learn};
 use crate::error::{Error, Result};
 use crate::tokenizer::vocabulary::not_a_tokenizer;
@@ -15,7 +15,7 @@ use crate::tokenizer::vocabulary::not_a_tokenizer;
 /// Marks the ids of tokens that the model learns to predict. Vocabularies are far smaller.
 pub(crate) const FLAG: u32 = 1 << 31;
 
-/// Encodes conversations on one thread.
+/// Encodes conversations on one thread, a block at a time: each block is rendered in a process of its own.
 #[derive(Debug)]
 pub(crate) struct ChatEncoder {
     template: ChatTemplate,
@@ -44,21 +44,34 @@ impl ChatEncoder {
         messages.iter().map(|message| in_text(&message.content)).sum()
     }
 
-    /// Returns the ids of the rendered conversation. The ids of tokens to learn have the [`FLAG`].
+    /// Returns the ids of each rendered conversation. The ids of tokens to learn have the [`FLAG`].
     ///
     /// A token counts if it begins within an answer: the model writes it after the beginning of the answer. Where the template
     /// marks the answers, a token counts if it has any part of one, as in `transformers`.
-    pub(crate) fn encode(&self, messages: &[ChatMessage]) -> Result<Encoded> {
-        if messages.iter().any(|message| message.content.contains(GUARD)) {
-            return Ok(Err(TemplateError("a message contains U+FDD2, which is not a character: remove it".into())));
-        }
-        let guarded = if self.splits { self.tokenizer.guarded(messages) } else { Cow::Borrowed(messages) };
-        let (text, spans) = match self.template.render_to_learn(&guarded, self.learn) {
-            Ok(rendered) => rendered,
-            Err(problem) => return Ok(Err(problem)),
-        };
-        let encoding = self.tokenizer.encode_guarded(&text)?;
+    pub(crate) fn encode(&self, conversations: &[&[ChatMessage]]) -> Result<Vec<Encoded>> {
+        let guarded: Vec<Cow<'_, [ChatMessage]>> = conversations
+            .iter()
+            .map(|messages| if self.splits { self.tokenizer.guarded(messages) } else { Cow::Borrowed(*messages) })
+            .collect();
+        let guarded: Vec<&[ChatMessage]> = guarded.iter().map(AsRef::as_ref).collect();
+        let rendered = self.template.render_to_learn(&guarded, self.learn);
+        let rendered = rendered.map_err(|problem| Error::Invalid(format!("the chat template: {problem}")))?;
 
+        let encode = |(messages, rendered): (&&[ChatMessage], std::result::Result<Marked, TemplateError>)| {
+            if messages.iter().any(|message| message.content.contains(GUARD)) {
+                return Ok(Err(TemplateError("a message contains U+FDD2, which is not a character: remove it".into())));
+            }
+            match rendered {
+                Ok((text, spans)) => self.encode_rendered(&text, spans).map(Ok),
+                Err(problem) => Ok(Err(problem)),
+            }
+        };
+        conversations.iter().zip(rendered).map(encode).collect()
+    }
+
+    /// Returns the ids of a rendered conversation, of which the model learns `spans`.
+    fn encode_rendered(&self, text: &str, spans: Vec<Range<usize>>) -> Result<Vec<u32>> {
+        let encoding = self.tokenizer.encode_guarded(text)?;
         let marks = self.template.marks_answers() && self.learn != Learn::Everything;
         let mut spans = spans.into_iter().peekable();
         let mut ids = Vec::with_capacity(encoding.len());
@@ -68,7 +81,7 @@ impl ChatEncoder {
             let counts = start < end && spans.peek().is_some_and(begins);
             ids.push(if counts { id | FLAG } else { id });
         }
-        Ok(Ok(ids))
+        Ok(ids)
     }
 }
 

@@ -4,14 +4,14 @@
 //! `trim_blocks`, `lstrip_blocks`, loop controls, `tojson`, `raise_exception`, `strftime_now`, `{% generation %}`, and
 //! Python's string methods.
 
-mod bounds;
+mod apart;
 mod encode;
 mod python;
 mod read;
 mod template;
 
 pub use encode::SpecialEncoder;
-pub(crate) use encode::{ChatEncoder, FLAG};
+pub(crate) use encode::{ChatEncoder, Encoded, FLAG};
 pub use read::{chat_template_next_to, read_chat_template};
 pub use template::{ChatTemplate, TemplateError};
 

@@ -7,17 +7,12 @@ use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::bounds;
-
 /// Deepest nesting of a value that `tojson` writes.
 const MAX_DEPTH: usize = 64;
 
 /// Adds the functions, filters and methods to an environment.
 pub(super) fn add_to(environment: &mut Environment<'static>) {
-    environment.set_unknown_method_callback(|state, value, method, args| {
-        bounds::check_method(state, value, method, args)?;
-        unknown_method_callback(state, value, method, args)
-    });
+    environment.set_unknown_method_callback(unknown_method_callback);
     environment.add_filter("tojson", to_json);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, format!("the template says: {message}")))
@@ -45,9 +40,6 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
 fn write_json(value: &Value, indent: Option<usize>, depth: usize, to: &mut String) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(Error::new(ErrorKind::InvalidOperation, "tojson: the value is nested too deeply"));
-    }
-    if to.len() > bounds::MOST_BYTES {
-        return Err(bounds::refused("tojson: the text is too long"));
     }
     let line = |to: &mut String, depth: usize| {
         if let Some(width) = indent {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,8 +10,11 @@ use std::sync::Arc;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::{bounds, python};
+use super::apart::{End, Limits, apart};
+use super::python;
 use crate::corpus::{ChatMessage, Learn, Role};
 
 /// Longest template in bytes. The longest in use have about 20 kB.
@@ -18,6 +22,16 @@ pub(super) const MAX_BYTES: usize = 1 << 20;
 /// Work that one rendering may do: for itself, for each message, and for each byte of the messages. An instruction of the
 /// template costs one, and so do 64 bytes of text that it handles.
 const FUEL: [u64; 3] = [50_000, 500, 1];
+/// What a child process that renders may use. Text of the conversations adds to the time.
+const LIMITS: Limits =
+    if cfg!(test) { Limits { memory: 16 << 20, secs: 1 } } else { Limits { memory: 256 << 20, secs: 5 } };
+/// Bytes of text for which a rendering gets another second.
+const BYTES_PER_SEC: usize = 256 << 10;
+/// The same while the line of a template that ended its process is looked for.
+const TO_FIND_A_LINE: Limits = Limits { memory: 16 << 20, secs: 1 };
+/// Longest text of a conversation in bytes.
+const MAX_TEXT: usize = 64 << 20;
+const OUT_OF_FUEL: &str = "it does not come to an end, or handles too much text";
 /// Surround an answer while it is rendered. Unicode keeps these two for a program's own use.
 const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
 
@@ -71,14 +85,11 @@ impl ChatTemplate {
         environment.set_syntax(syntax.expect("Jinja's own delimiters"));
         environment.set_recursion_limit(100);
         python::add_to(&mut environment);
-        bounds::add_to(&mut environment);
         let [open, close] = MARKS;
         environment.add_filter("generation", move |text: String| format!("{open}{text}{close}"));
 
         let (compiled, marks_answers) = with_filter_blocks(source);
-        environment
-            .add_template_owned("chat", bounds::with_bounded_sets(&compiled))
-            .map_err(|error| of_jinja(&error))?;
+        environment.add_template_owned("chat", compiled).map_err(|error| of_jinja(&error))?;
         let environment = Arc::new(environment);
         let is_default = source == CHATML;
         Ok(Self { source: source.into(), environment, tokens, marks_answers, is_default })
@@ -107,23 +118,107 @@ impl ChatTemplate {
     /// Writes a conversation as text. `add_generation_prompt`: begins an answer at the end.
     ///
     /// # Errors
-    /// If the template refuses the conversation, fails, or does not come to an end.
+    /// If the template refuses the conversation, fails, does not come to an end, or asks for too much memory.
     pub fn render(&self, messages: &[ChatMessage], add_generation_prompt: bool) -> Result<String, TemplateError> {
+        let texts = self.apart(&[messages], |template, messages| template.render(messages, add_generation_prompt))?;
+        texts.into_iter().next().expect("one conversation")
+    }
+
+    /// Writes conversations as text in a child process, and finds the parts that the model learns: ranges of bytes.
+    ///
+    /// If the template has `{% generation %}` blocks, they say what an answer is. Otherwise an answer is the text between
+    /// the conversation before it, with the beginning of an answer, and the conversation up to it.
+    ///
+    /// # Errors
+    /// If the template asks for more than [`LIMITS`]. The error of a conversation: as [`Self::render`], or if its text does not
+    /// begin with the text of its first messages.
+    pub(super) fn render_to_learn(
+        &self,
+        conversations: &[&[ChatMessage]],
+        learn: Learn,
+    ) -> Result<Vec<Result<Marked, TemplateError>>, TemplateError> {
+        self.apart(conversations, |template, messages| template.render_to_learn(messages, learn))
+    }
+
+    /// Renders conversations in a child process, as `one` does with each.
+    fn apart<T: Serialize + DeserializeOwned>(
+        &self,
+        conversations: &[&[ChatMessage]],
+        one: impl Fn(&Rendering<'_>, &[ChatMessage]) -> Result<T, TemplateError>,
+    ) -> Result<Vec<Result<T, TemplateError>>, TemplateError> {
+        let task = |i: usize, fuel: u64| {
+            let done = one(&Rendering { template: self, most_fuel: fuel }, conversations[i]);
+            serde_json::to_vec(&done.map_err(|problem| problem.0)).expect("text")
+        };
+        let no_process =
+            |error: io::Error| TemplateError(format!("a chat template is rendered in a process of its own: {error}"));
+        let n_bytes: usize = conversations.iter().copied().flatten().map(|message| message.content.len()).sum();
+        let limits = Limits { secs: LIMITS.secs + (n_bytes / BYTES_PER_SEC) as u64, ..LIMITS };
+        let (done, end) = apart(limits, conversations.len(), |i| task(i, u64::MAX)).map_err(no_process)?;
+        let read = |bytes: &[u8]| -> Result<T, TemplateError> {
+            serde_json::from_slice::<Result<T, String>>(bytes).expect("written above").map_err(TemplateError)
+        };
+        let Some(end) = end else { return Ok(done.iter().map(|bytes| read(bytes)).collect()) };
+
+        // The line is the one at which the least fuel that ends the process would have run out.
+        let i = done.len();
+        let (mut line, mut enough, mut too_much) = (String::new(), 0, fuel_of(conversations[i]));
+        while enough < too_much {
+            let fuel = (2 * enough + 1).min(enough + (too_much - enough) / 2);
+            let (done, _) = apart(TO_FIND_A_LINE, 1, |_| task(i, fuel)).map_err(no_process)?;
+            match done.first().map(|bytes| read(bytes)) {
+                Some(Err(problem)) => line = problem.0.strip_suffix(OUT_OF_FUEL).unwrap_or_default().to_owned(),
+                Some(Ok(_)) => {}
+                None => {
+                    too_much = fuel;
+                    continue;
+                }
+            }
+            enough = fuel + 1;
+        }
+        let found = match end {
+            End::Memory => format!("it asks for more than {} MiB of memory", LIMITS.memory >> 20),
+            End::Time => format!("it takes more than {} s", limits.secs),
+            End::Stack => "a value is nested too deeply".to_owned(),
+            End::Other => "it ends the process that renders it".to_owned(),
+        };
+        Err(TemplateError(format!("{line}{found}; no chat template needs that, so correct the template")))
+    }
+
+    /// Returns the text that the template writes behind an answer, such as `<|im_end|>`; empty if there is none.
+    ///
+    /// # Errors
+    /// If the template fails.
+    pub fn end_of_turn(&self) -> Result<String, TemplateError> {
+        const ANSWER: &str = "Q7";
+        let messages = [ChatMessage::new(Role::User, "?"), ChatMessage::new(Role::Assistant, ANSWER)];
+        let text = self.render(&messages, false)?;
+        Ok(text.rfind(ANSWER).map(|at| text[at + ANSWER.len()..].trim().to_owned()).unwrap_or_default())
+    }
+}
+
+/// The text of a conversation, and its parts that a template marks or a model learns.
+pub(super) type Marked = (String, Vec<Range<usize>>);
+
+/// A template in the process that renders it.
+struct Rendering<'t> {
+    template: &'t ChatTemplate,
+    most_fuel: u64,
+}
+
+impl Rendering<'_> {
+    fn render(&self, messages: &[ChatMessage], add_generation_prompt: bool) -> Result<String, TemplateError> {
         Ok(self.render_marked(messages, add_generation_prompt)?.0)
     }
 
     /// Also returns the parts that the template marks as answers, as ranges of bytes.
-    fn render_marked(
-        &self,
-        messages: &[ChatMessage],
-        add_generation_prompt: bool,
-    ) -> Result<(String, Vec<Range<usize>>), TemplateError> {
+    fn render_marked(&self, messages: &[ChatMessage], add_generation_prompt: bool) -> Result<Marked, TemplateError> {
         if messages.iter().any(|message| message.content.contains(MARKS)) {
             return Err(TemplateError(
                 "a message contains U+FDD0 or U+FDD1, which are not characters: remove them".into(),
             ));
         }
-        let tokens = self.tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token.as_str())));
+        let tokens = self.template.tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token.as_str())));
         let context = tokens.chain([
             ("messages", messages.iter().map(of_message).collect()),
             ("add_generation_prompt", add_generation_prompt.into()),
@@ -132,36 +227,26 @@ impl ChatTemplate {
             ("documents", Value::from(())),
         ]);
 
-        let bytes: usize = messages.iter().map(|message| message.content.len()).sum();
-        let [own, per_message, per_byte] = FUEL;
-        let mut environment = Environment::clone(&self.environment);
-        environment.set_fuel(Some(own + per_message * messages.len() as u64 + per_byte * bytes as u64));
-        bounds::begin(messages.len(), bytes);
+        let mut environment = Environment::clone(&self.template.environment);
+        environment.set_fuel(Some(fuel_of(messages).min(self.most_fuel)));
         let template = environment.get_template("chat").expect("added above");
         let marked = template.render(Value::from_pairs(context)).map_err(|error| of_jinja(&error))?;
+        if marked.len() > MAX_TEXT {
+            return Err(TemplateError(format!("the text has {} bytes, {MAX_TEXT} are allowed", marked.len())));
+        }
         unmarked(&marked)
     }
 
-    /// Writes a conversation as text, and finds the parts that the model learns: ranges of bytes.
-    ///
-    /// If the template has `{% generation %}` blocks, they say what an answer is. Otherwise an answer is the text between
-    /// the conversation before it, with the beginning of an answer, and the conversation up to it.
-    ///
-    /// # Errors
-    /// As [`Self::render`], or if the text of a conversation does not begin with the text of its first messages.
-    pub(super) fn render_to_learn(
-        &self,
-        messages: &[ChatMessage],
-        learn: Learn,
-    ) -> Result<(String, Vec<Range<usize>>), TemplateError> {
+    /// See [`ChatTemplate::render_to_learn`].
+    fn render_to_learn(&self, messages: &[ChatMessage], learn: Learn) -> Result<Marked, TemplateError> {
         let (whole, marked) = self.render_marked(messages, false)?;
         let spans = match learn {
             Learn::Everything => iter::once(0..whole.len()).collect(),
-            _ if self.marks_answers && marked.is_empty() => {
+            _ if self.template.marks_answers && marked.is_empty() => {
                 return Err(TemplateError("no {% generation %} block of the template came to be used".into()));
             }
-            Learn::Answers if self.marks_answers => marked,
-            Learn::LastAnswer if self.marks_answers => marked.into_iter().next_back().into_iter().collect(),
+            Learn::Answers if self.template.marks_answers => marked,
+            Learn::LastAnswer if self.template.marks_answers => marked.into_iter().next_back().into_iter().collect(),
             Learn::Answers | Learn::LastAnswer => {
                 let answers = (0..messages.len()).filter(|i| messages[*i].role == Role::Assistant);
                 let skipped = if learn == Learn::LastAnswer { answers.clone().count().saturating_sub(1) } else { 0 };
@@ -186,17 +271,13 @@ impl ChatTemplate {
             i + 1
         )))
     }
+}
 
-    /// Returns the text that the template writes behind an answer, such as `<|im_end|>`; empty if there is none.
-    ///
-    /// # Errors
-    /// If the template fails.
-    pub fn end_of_turn(&self) -> Result<String, TemplateError> {
-        const ANSWER: &str = "Q7";
-        let messages = [ChatMessage::new(Role::User, "?"), ChatMessage::new(Role::Assistant, ANSWER)];
-        let text = self.render(&messages, false)?;
-        Ok(text.rfind(ANSWER).map(|at| text[at + ANSWER.len()..].trim().to_owned()).unwrap_or_default())
-    }
+/// Instructions that the template may run.
+fn fuel_of(messages: &[ChatMessage]) -> u64 {
+    let bytes: usize = messages.iter().map(|message| message.content.len()).sum();
+    let [own, per_message, per_byte] = FUEL;
+    own + per_message * messages.len() as u64 + per_byte * bytes as u64
 }
 
 fn of_message(message: &ChatMessage) -> Value {
@@ -229,7 +310,7 @@ fn with_filter_blocks(source: &str) -> (String, bool) {
 }
 
 /// Removes the marks around answers and returns where the answers are.
-fn unmarked(text: &str) -> Result<(String, Vec<Range<usize>>), TemplateError> {
+fn unmarked(text: &str) -> Result<Marked, TemplateError> {
     let (mut plain, mut spans, mut open) = (String::with_capacity(text.len()), Vec::new(), None);
     for piece in text.split_inclusive(MARKS) {
         let mark = piece.chars().next_back().filter(|last| MARKS.contains(last));
@@ -251,7 +332,7 @@ fn unmarked(text: &str) -> Result<(String, Vec<Range<usize>>), TemplateError> {
 fn of_jinja(error: &minijinja::Error) -> TemplateError {
     let place = error.line().map(|line| format!("line {line} of the template: ")).unwrap_or_default();
     let found = match error.kind() {
-        ErrorKind::OutOfFuel => "it does not come to an end, or handles too much text".to_owned(),
+        ErrorKind::OutOfFuel => OUT_OF_FUEL.to_owned(),
         kind => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
     };
     TemplateError(format!("{place}{found}"))

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::template::Marked;
 use super::*;
 use crate::corpus::{ChatMessage, Conversation, Learn, Role};
 use crate::tokenizer::{FLAG, TextTokenizer, TokenizerConfig};
@@ -32,6 +33,14 @@ fn template(source: &str) -> ChatTemplate {
 
 fn question_and_answer() -> Vec<ChatMessage> {
     vec![ChatMessage::new(Role::User, "Who?"), ChatMessage::new(Role::Assistant, "Me.")]
+}
+
+fn learned(template: &ChatTemplate, messages: &[ChatMessage], learn: Learn) -> Result<Marked, TemplateError> {
+    template.render_to_learn(&[messages], learn).expect("a process").remove(0)
+}
+
+fn ids_of(encoder: &ChatEncoder, messages: &[ChatMessage]) -> Encoded {
+    encoder.encode(&[messages]).expect("ids").remove(0)
 }
 
 fn numbers(value: &Value) -> Vec<u32> {
@@ -62,7 +71,7 @@ fn compare(tokenizer: &TextTokenizer, messages: &[ChatMessage], wanted: &Value, 
     }
 
     let chat_encoder = ChatEncoder::new(encoder.clone(), template, Learn::Answers);
-    let learned = chat_encoder.encode(messages).expect("ids");
+    let learned = ids_of(&chat_encoder, messages);
     match (&wanted["mask"], &learned) {
         // `transformers` refuses a conversation without messages.
         (Value::Null, _) if !wanted["prefix_error"].is_null() => false,
@@ -117,13 +126,13 @@ fn the_last_answer_of_a_template_that_rewrites_earlier_ones_is_found() {
     let tokenizer = tokenizer("byte-level", &json!({ "eos_token": "<|im_end|>", "chat_template": source }));
     let messages = [question_and_answer(), question_and_answer()].concat();
     let template = tokenizer.chat_template().expect("valid");
-    let problem = template.render_to_learn(&messages, Learn::Answers).expect_err("earlier answers change").to_string();
+    let problem = learned(&template, &messages, Learn::Answers).expect_err("earlier answers change").to_string();
     assert!(problem.starts_with("message 2: ") && problem.contains("data.text.learn = \"last_answer\""), "{problem}");
 
-    let (text, spans) = template.render_to_learn(&messages, Learn::LastAnswer).expect("the last one");
+    let (text, spans) = learned(&template, &messages, Learn::LastAnswer).expect("the last one");
     let found: Vec<&str> = spans.into_iter().map(|span| &text[span]).collect();
     assert_eq!(found, ["<think>\n\n</think>\n\nMe.<|im_end|>\n"]);
-    let (text, spans) = template.render_to_learn(&messages, Learn::Everything).expect("all");
+    let (text, spans) = learned(&template, &messages, Learn::Everything).expect("all");
     assert_eq!(spans.first(), Some(&(0..text.len())));
 }
 
@@ -159,7 +168,7 @@ fn templates_that_cannot_be_used_are_refused() {
     let problem = template("{{ messages }}").render(&marked, false).expect_err("marks").to_string();
     assert!(problem.contains("U+FDD0"), "{problem}");
     let unused = template("x{% if false %}{% generation %}y{% endgeneration %}{% endif %}");
-    let problem = unused.render_to_learn(&question_and_answer(), Learn::Answers).expect_err("no answer").to_string();
+    let problem = learned(&unused, &question_and_answer(), Learn::Answers).expect_err("no answer").to_string();
     assert!(problem.contains("no {% generation %} block"), "{problem}");
 }
 
@@ -214,23 +223,51 @@ fn a_template_is_found_next_to_its_tokenizer_and_saved_with_it() {
     assert!(error.contains("a chat template of 1048577 bytes, 1048576 are allowed"), "{error}");
 }
 
+/// Each of these allocated, recursed or computed without end, or would without a limit.
 #[test]
 fn a_value_without_end_is_refused_with_its_line() {
+    const MILLIARD: &str = "{% set l = [[[1] * 1000] * 1000] * 1000 %}\n";
     const SIXTY: &str = "{% for i in range(60) %}";
+    const MEMORY: &str = "it asks for more than 16 MiB of memory";
+    const TIME: &str = "it takes more than 1 s";
+    const FUEL: &str = "it does not come to an end, or handles too much text";
+    let no_end = [
+        // Endless to print.
+        "{{ '' ~ l }}",
+        "{{ l }}",
+        "{{ l|tojson(indent=2) }}",
+        "{{ '{}'.format(l) }}",
+        "{{ l|replace('1', '2') }}",
+        "{% macro m(x) %}{{ x }}{% endmacro %}{{ m(l) }}",
+        "{{ raise_exception(l|string) }}",
+        // Endless to compare, or to make flat.
+        "{{ l == l + [] }}",
+        "{{ 2 in l|map('string') }}",
+        "{{ [l, l]|unique|list }}",
+    ];
+    for expression in no_end {
+        let source = format!("{MILLIARD}{expression}");
+        let problem = match template(&source).render(&question_and_answer(), false) {
+            Err(problem) => problem.to_string(),
+            // What an engine does not compute has no end to wait for.
+            Ok(text) if text.len() < 100 => continue,
+            Ok(text) => panic!("{expression} has {} bytes", text.len()),
+        };
+        let is_refused = [MEMORY, TIME, FUEL, "depth"].iter().any(|wanted| problem.contains(wanted));
+        assert!(is_refused && problem.starts_with("line 2 of the template: "), "{expression}: {problem}");
+    }
+
     for (source, wanted) in [
-        ("{% set n = namespace() %}\n{% set n.a = n %}\n{{ n }}".to_owned(), "line 2 of the template: a namespace is a part"),
-        ("{% set n = namespace() %}\n{% set l = [[n]] %}{% set n.a = l %}{{ n }}".into(), "line 2 of the template: a namespace"),
-        (format!("{{% set n = namespace(l=[1]) %}}{SIXTY}\n{{% set n.l = [n.l, n.l] %}}{{% endfor %}}{{{{ n.l }}}}"), "line 2"),
-        ("{% set n = namespace(l=[1]) %}{% for i in range(99) %}{% set n.l = {'a': n.l} %}{% endfor %}".into(), "nested too deeply"),
-        ("{% macro m(x, d) %}{% if d %}{{ m([x, x, x, x], d - 1) }}{% else %}{{ x }}{% endif %}{% endmacro %}{{ m([1], 10) }}".into(),
-            "too many parts"),
-        ("\n{{ [[[messages] * 1000] * 1000] * 1000 }}".into(), "line 2 of the template: a value has too many parts"),
-        ("{% set a = [[[1] * 1000] * 1000] * 1000 %}".into(), "too many parts"),
-        ("\n{{ '{:>1000000000000}'.format(1) }}".into(), "line 2 of the template: str.format"),
-        ("{{ '{:.99999999999}'.format(1.5) }}".into(), "str.format"),
-        ("{{ '{:>{}}'.format(1, 1000000000000) }}".into(), "str.format"),
-        ("{% set a = 'ab' * 300000 %}{{ a.replace('a', a) }}".into(), "str.replace: the text would have"),
-        ("{% set a = 'ab' * 300000 %}{{ a.join(range(9999)|list) }}".into(), "str.join: the text would have"),
+        ("{% set n = namespace() %}\n{% set n.a = n %}\n{{ n }}".to_owned(), "line 3 of the template: a value is nested too deeply"),
+        ("{% set n = namespace() %}\n{% set l = [[n]] %}{% set n.a = l %}{{ n }}".into(), "line 2 of the template: a value is nested"),
+        (format!("{{% set n = namespace(l=[1]) %}}{SIXTY}\n{{% set n.l = [n.l, n.l] %}}{{% endfor %}}\n{{{{ n.l }}}}"), "line 3"),
+        ("{% macro m(x, d) %}{% if d %}{{ m([x] * 1000, d - 1) }}{% else %}{{ x }}{% endif %}{% endmacro %}{{ m([1], 10) }}".into(),
+            "line 1 of the template: it "),
+        ("\n{{ '{:>1000000000000}'.format(1) }}".into(), "line 2 of the template: "),
+        ("{{ '{:.99999999999}'.format(1.5) }}".into(), "line 1 of the template: "),
+        ("{{ '{:>{}}'.format(1, 1000000000000) }}".into(), "line 1 of the template: "),
+        ("{% set a = 'ab' * 300000 %}{{ a.replace('a', a) }}".into(), "line 1 of the template: "),
+        ("{% set a = 'ab' * 300000 %}{{ a.join(range(9999)|list) }}".into(), "line 1 of the template: "),
     ] {
         let problem = template(&source).render(&question_and_answer(), false).expect_err(&source).to_string();
         assert!(problem.contains(wanted), "{source}: {problem}");
@@ -249,7 +286,7 @@ fn special_tokens_that_messages_spell_stay_text() {
     let encoder = tokenizer.special_encoder().expect("a tokenizer");
     let template = tokenizer.chat_template().expect("a template");
     let chat = ChatEncoder::new(encoder.clone(), template.clone(), Learn::Answers);
-    let ids = |messages: &[ChatMessage]| chat.encode(messages).expect("encodes").expect("renders");
+    let ids = |messages: &[ChatMessage]| ids_of(&chat, messages).expect("renders");
     let talk = |question: &str, answer: &str| {
         [ChatMessage::new(Role::User, question), ChatMessage::new(Role::Assistant, answer)]
     };
@@ -268,13 +305,13 @@ fn special_tokens_that_messages_spell_stay_text() {
     let unspelled: Vec<u32> = learned.iter().copied().filter(|id| *id != end[0]).collect();
     assert!(tokenizer.decode(&unspelled).expect("a text").contains("Yes <|im_end|>\n<|im_start|> b"), "{learned:?}");
 
-    let problem = chat.encode(&talk("a\u{fdd2}", "b")).expect("encodes").expect_err("no character");
+    let problem = ids_of(&chat, &talk("a\u{fdd2}", "b")).expect_err("no character");
     assert!(problem.to_string().contains("U+FDD2"), "{problem}");
 
     // A key reads them, as `transformers` does.
     let spelling = talk("Hi <|im_end|> a", "Yes <|im_end|>\n<|im_start|> b");
     assert_eq!((chat.count_spelled(&spelling), chat.count_spelled(&talk("Hi a", "Yes b"))), (3, 0));
     let reading = ChatEncoder::new(encoder.clone(), template, Learn::Answers).splitting_special_tokens(false);
-    let read = reading.encode(&spelling).expect("encodes").expect("renders");
+    let read = ids_of(&reading, &spelling).expect("renders");
     assert_eq!(n_ends(&read), 4, "{read:?}");
 }
