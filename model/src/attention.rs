@@ -72,9 +72,10 @@ impl Heads {
         key_value: Tensor<3>,
         places: &Tensor<2, Int>,
         lengths: &Tensor<1, Int>,
+        divided: bool,
     ) -> Tensor<2> {
         let Self { n: n_heads, n_kv: n_kv_heads, dim: head_dim, scale, .. } = *self;
-        let config = StepAttentionConfig { n_heads, n_kv_heads, head_dim, scale };
+        let config = StepAttentionConfig { n_heads, n_kv_heads, head_dim, scale, divided };
         step_attention(query, key_value, places.clone(), lengths.clone(), &config)
     }
 
@@ -197,7 +198,9 @@ impl SelfAttention {
         let (q, kv) = (self.heads.query_width(), self.heads.key_value_width());
         buffer.write(qkv.clone().narrow(1, q, kv), &step.slots);
         if let Some(places) = &step.places {
-            let attended = self.heads.attend_step(qkv, buffer.buffer(), places.targets(), &step.lengths);
+            // Texts become long and are few, beams are many.
+            let divided = !places.shared();
+            let attended = self.heads.attend_step(qkv, buffer.buffer(), places.targets(), &step.lengths, divided);
             return self.output.branch(attended, None);
         }
         let query = qkv.narrow(1, 0, q);
@@ -336,7 +339,7 @@ impl CrossAttention {
         lengths: &Tensor<1, Int>,
     ) -> Branch {
         let query = self.query.forward(x, None);
-        self.output.branch(self.heads.attend_step(query, key_value, sources, lengths), None)
+        self.output.branch(self.heads.attend_step(query, key_value, sources, lengths, false), None)
     }
 
     fn attend(

@@ -107,7 +107,8 @@ impl Decoder {
             self.layers.iter().zip(layers).fold(ResidualStream::new(x), |x, (layer, cache)| {
                 layer.prefill(x, rows, cache, source_lengths.as_ref())
             });
-        cache.filled(lengths, rows.len(n));
+        let looks_up = self.takes_places(&lengths.device());
+        cache.filled(lengths, rows.len(n), looks_up);
         x.end(&self.norm, None)
     }
 
@@ -116,10 +117,10 @@ impl Decoder {
     /// # Shapes
     /// - `x`: `[T, D]`, embedded; result the same
     pub(crate) fn extend(&self, x: Tensor<2>, rows: &Rows, keep: usize, cache: &mut DecoderCache) -> Tensor<2> {
-        let [n, _] = x.dims();
+        let ([n, _], device) = (x.dims(), x.device());
         let mut mask = AttentionMask::default();
         if let Some(relative) = &self.relative_positions {
-            let bias = relative.of_queries(rows.position_ids(n, &x.device()), keep + n);
+            let bias = relative.of_queries(rows.position_ids(n, &device), keep + n);
             let [_, heads] = bias.dims();
             mask.bias = Some(bias_of_scores(bias, [1, n], heads));
         }
@@ -127,7 +128,7 @@ impl Decoder {
         cache.truncate(keep);
         let layers = self.layers.iter().zip(&mut cache.layers);
         let x = layers.fold(ResidualStream::new(x), |x, (layer, cache)| layer.extend(x, rows, &mask, cache));
-        cache.extended(n);
+        cache.extended(n, &device);
         x.end(&self.norm, None)
     }
 

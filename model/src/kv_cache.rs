@@ -1,6 +1,7 @@
 //! The state of decoding: the encoded source, and each layer's keys and values of the source and of earlier positions.
 
-use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
+use kiln_kernels::capture::{overwrite, overwrite_floats, overwrite_rows};
 
 use crate::places::{Places, Slots, Step};
 use crate::rows::Rows;
@@ -36,13 +37,17 @@ pub struct DecoderCache {
     lengths: Option<Tensor<1, Int>>,
     /// Where keys and values lie. None: row i of every buffer, and of the sources, belongs to row i.
     places: Option<Places>,
+    /// Whether the layers of texts read keys and values by [`Step::places`].
+    looks_up: bool,
+    /// Positions of a text at most, where buffers and lengths stay in their memory ([`Self::fixed`]).
+    fixed: Option<usize>,
     batch_size: usize,
     len: usize,
 }
 
 impl DecoderCache {
     pub(crate) fn new(layers: Vec<LayerCache>, batch_size: usize, source_lengths: Option<Tensor<1, Int>>) -> Self {
-        Self { layers, source_lengths, lengths: None, places: None, batch_size, len: 0 }
+        Self { layers, source_lengths, lengths: None, places: None, looks_up: false, fixed: None, batch_size, len: 0 }
     }
 
     /// Lets rows share keys and values, which a decoder must look up by [`Step::places`].
@@ -59,9 +64,72 @@ impl DecoderCache {
         }
     }
 
+    /// Returns an empty state of as many texts, with room for at least `capacity` positions in memory of its own. Steps write there and count on
+    /// the device, so that a recorded step can be replayed. No text becomes longer than `most_positions`: one that would stays at the
+    /// last position, and has no meaning from then on.
+    ///
+    /// # Panics
+    /// If the texts have a source, or `self` is empty.
+    pub fn fixed(&self, capacity: usize, most_positions: usize) -> Self {
+        assert!(self.source_lengths.is_none() && !self.is_empty(), "only texts have fixed buffers");
+        let layers = self.layers.iter().map(|layer| {
+            let [b, _, width] = layer.target.buffer().dims();
+            let buffer = layer.target.buffer();
+            let zeros =
+                Tensor::zeros([b, KeyValueBuffer::capacity_of(capacity), width], (&buffer.device(), buffer.dtype()));
+            LayerCache { source: None, target: KeyValueBuffer { buffer: Some(zeros) } }
+        });
+        let lengths = self.lengths().expect("texts count their positions");
+        Self {
+            layers: layers.collect(),
+            lengths: Some(overwrite(lengths.zeros_like(), lengths.zeros_like())),
+            fixed: Some(KeyValueBuffer::capacity_of(capacity).min(most_positions)),
+            len: 0,
+            ..self.clone()
+        }
+    }
+
+    /// Overwrites the buffers of [`Self::fixed`] with the positions of `texts`, which are as many.
+    ///
+    /// # Panics
+    /// If `texts` are longer than the capacity.
+    pub fn refill(&mut self, texts: &Self) {
+        let KeyValueBuffer { buffer } = &self.layers[0].target;
+        let capacity = buffer.as_ref().expect("fixed buffers").dims()[1];
+        for (fixed, layer) in self.layers.iter_mut().zip(&texts.layers) {
+            let buffer = layer.target.buffer();
+            let room = buffer.dims()[1].min(capacity);
+            let filled = KeyValueBuffer::extended_to(buffer.narrow(1, 0, room), capacity);
+            fixed.target.buffer = fixed.target.buffer.take().map(|own| overwrite_floats(own, filled));
+        }
+        let lengths = texts.lengths().expect("texts count their positions").clone();
+        self.lengths = self.lengths.take().map(|own| overwrite(own, lengths));
+    }
+
+    /// Returns a copy of some `rows` of [`Self::fixed`], the longest of which has `len` positions, in buffers that grow.
+    ///
+    /// # Shapes
+    /// - `rows`: `[B']`
+    pub fn growing(&self, rows: &Tensor<1, Int>, len: usize) -> Self {
+        let mut texts = Self { fixed: None, len, ..self.clone() };
+        for layer in &mut texts.layers {
+            layer.target.shorten(len);
+        }
+        texts.select_targets(rows);
+        texts
+    }
+
     /// Rows (B): unfinished targets.
     pub fn batch_size(&self) -> usize {
         self.batch_size
+    }
+
+    /// The device of the texts.
+    ///
+    /// # Panics
+    /// If there are no positions.
+    pub fn device(&self) -> Device {
+        self.layers[0].target.buffer().device()
     }
 
     /// Target positions so far, in the longest row.
@@ -169,41 +237,50 @@ impl DecoderCache {
                 places: self.places.clone(),
                 bias: None,
             },
-            Some(lengths) => {
-                let capacity = KeyValueBuffer::capacity_of(self.len + 1);
-                let first = Tensor::<1, Int>::arange(0..self.batch_size as i64, options) * capacity as i64;
-                Step {
-                    positions: lengths.clone(),
-                    lengths: lengths.clone() + 1,
-                    slots: Slots::Each { flat: first + lengths.clone(), longest: self.len },
-                    places: None,
-                    bias: None,
-                }
-            }
+            Some(lengths) => Step {
+                positions: lengths.clone(),
+                lengths: lengths.clone() + 1,
+                slots: Slots::Each { positions: lengths.clone(), longest: self.len },
+                places: self.looks_up.then(|| Places::of_texts(self.batch_size, device)),
+                bias: None,
+            },
         }
     }
 
     /// The capacity of every layer's buffer once the next position is in it.
     pub(crate) fn next_capacity(&self) -> usize {
-        KeyValueBuffer::capacity_of(self.len + 1)
+        match (self.fixed, self.layers.first()) {
+            (Some(_), Some(layer)) => layer.target.buffer().dims()[1],
+            _ => KeyValueBuffer::capacity_of(self.len + 1),
+        }
     }
 
     /// Counts the position of `step`, after the layers have processed it.
     pub(crate) fn advance(&mut self, step: Step) {
-        if self.lengths.is_some() {
-            self.lengths = Some(step.lengths);
+        match self.fixed {
+            // The host does not count positions that a replay adds.
+            Some(most) => {
+                let next = step.lengths.clamp_max(most as i64 - 1);
+                self.lengths = self.lengths.take().map(|lengths| overwrite(lengths, next));
+            }
+            None => {
+                self.lengths = self.lengths.is_some().then_some(step.lengths);
+                self.len += 1;
+            }
         }
-        self.len += 1;
     }
 
     /// Counts `n` further positions of a single text, after the layers have processed them.
-    pub(crate) fn extended(&mut self, n: usize) {
+    pub(crate) fn extended(&mut self, n: usize, device: &Device) {
         self.len += n;
+        self.lengths = Some(Tensor::full([1], self.len as i64, (&device.clone().inner(), DType::I32)));
     }
 
-    /// Counts prompts of `lengths`, padded to `len` positions, after the layers have processed them.
-    pub(crate) fn filled(&mut self, lengths: Tensor<1, Int>, len: usize) {
+    /// Counts prompts of `lengths`, padded to `len` positions, after the layers have processed them. `looks_up`: whether the layers read
+    /// keys and values by [`Step::places`].
+    pub(crate) fn filled(&mut self, lengths: Tensor<1, Int>, len: usize, looks_up: bool) {
         self.lengths = Some(lengths);
+        self.looks_up = looks_up;
         self.len = len;
     }
 }
@@ -341,11 +418,7 @@ impl KeyValueBuffer {
                 let row = key_value.reshape([b, 1, width]);
                 buffer.slice_assign([0..b, *position..*position + 1, 0..width], row)
             }
-            // The slot is still zero, so adding writes.
-            Slots::Each { flat, .. } => buffer
-                .reshape([b * capacity, width])
-                .select_assign(0, flat.clone(), key_value, IndexingUpdateOp::Add)
-                .reshape([b, capacity, width]),
+            Slots::Each { positions, .. } => overwrite_rows(buffer, key_value, positions.clone()),
         });
     }
 

@@ -24,8 +24,8 @@ pub(crate) enum Slots {
     Same(usize),
     /// Its own position in each row.
     Each {
-        /// Row of the flat buffer `[B * capacity, W]` for each row of the batch, `[B]`.
-        flat: Tensor<1, Int>,
+        /// `[B]`
+        positions: Tensor<1, Int>,
         /// The largest position.
         longest: usize,
     },
@@ -37,21 +37,32 @@ pub(crate) enum Slots {
 /// ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
-    /// The buffers' row of each target position, `[R, capacity]`.
+    /// The buffers' row of each target position, `[R, capacity]`, or of all of them, `[R, 1]`.
     targets: Tensor<2, Int>,
     /// The source of each row, `[R, 1]`.
     sources: Tensor<2, Int>,
     /// Rows of the buffers, at least R once there is room for the next position.
     n_buffer_rows: usize,
+    shared: bool,
 }
 
 impl Places {
     /// Each of `n` rows in its own row of the buffers, and with a source of its own.
     pub(crate) fn new(n: usize, capacity: usize, device: &Device) -> Self {
-        Self { targets: own(n, capacity, device), sources: own(n, 1, device), n_buffer_rows: n }
+        Self { targets: own(n, capacity, device), sources: own(n, 1, device), n_buffer_rows: n, shared: true }
     }
 
-    /// The buffers' row of each target position, `[R, capacity]`.
+    /// Each of `n` rows in its own row of the buffers, where it stays.
+    pub(crate) fn of_texts(n: usize, device: &Device) -> Self {
+        Self { shared: false, ..Self::new(n, 1, device) }
+    }
+
+    /// Whether rows share positions, as beams do.
+    pub(crate) fn shared(&self) -> bool {
+        self.shared
+    }
+
+    /// The buffers' row of each target position, see [`Self`].
     pub(crate) fn targets(&self) -> &Tensor<2, Int> {
         &self.targets
     }

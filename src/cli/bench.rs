@@ -1,6 +1,7 @@
 //! `kiln bench`: times real training steps on synthetic batches, and compares them with PyTorch.
 
 mod chosen;
+mod decode;
 mod operators;
 mod print;
 mod together;
@@ -24,6 +25,7 @@ use kiln_train::logging::print::stdout_line;
 use serde_json::{Value, json};
 
 pub(super) use self::chosen::ChosenArgs;
+use self::chosen::DECODE;
 use super::error::Usage;
 use super::together::{Role, begin};
 
@@ -45,6 +47,7 @@ const COMPARED_STEPS: usize = 24;
   kiln bench gpt --json > before.jsonl
   kiln bench gpt --baseline before.jsonl
   kiln bench gpt --operators
+  kiln bench decode --peer
   kiln bench gpt mt link --devices 0,1
   kiln bench tiny --operators --device cpu")]
 pub(super) struct Args {
@@ -102,8 +105,13 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode> {
         }
     }
 
+    args.chosen.decodes = args.chosen.workloads.iter().any(|name| name == DECODE);
+    let decodes = args.chosen.decodes;
     let bench = Bench::open(args)?;
-    if !bench.json {
+    if decodes {
+        decode::run(&bench)?;
+    }
+    if !bench.json && !bench.workloads.is_empty() {
         print::header(&bench);
     }
     for workload in &bench.workloads {

@@ -13,12 +13,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::decoding::Decoding;
 use super::workload::Workload;
 
 /// The script of the baseline that is started, and the modules that it imports.
 const SCRIPT: &str = "train_step.py";
-const CARRIED: [(&str, &str); 4] = [
+/// The script of the carried baseline that decodes.
+const DECODING: &str = "decode.py";
+const CARRIED: [(&str, &str); 5] = [
     (SCRIPT, include_str!("../../../benches/pytorch/train_step.py")),
+    (DECODING, include_str!("../../../benches/pytorch/decode.py")),
     ("operators.py", include_str!("../../../benches/pytorch/operators.py")),
     ("models.py", include_str!("../../../benches/pytorch/models.py")),
     ("transformer.py", include_str!("../../../benches/pytorch/transformer.py")),
@@ -58,6 +62,15 @@ pub struct PeerOperator {
     pub(crate) name: String,
     /// Milliseconds per call.
     pub(crate) ms: f64,
+}
+
+/// A search as another program reports it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PeerDecoding {
+    /// The program, with its settings.
+    pub program: String,
+    /// Seconds, and tokens per second; or why there are none.
+    pub found: std::result::Result<[f64; 2], String>,
 }
 
 impl Peer {
@@ -133,18 +146,46 @@ impl Peer {
         Ok(operators)
     }
 
+    /// Measures the same searches by other programs. Returns the lines of each: a program, and its seconds and tokens per second, or why
+    /// it has none.
+    ///
+    /// # Errors
+    /// If the baseline is not the carried one, which alone can decode; if Python or the script fails.
+    pub fn decodings(&self, decodings: &[Decoding], machine: &Value) -> Result<Vec<Vec<PeerDecoding>>> {
+        ensure!(self.folder.is_some(), "--peer {} does not decode: give --peer alone", self.script.display());
+        let folder = tempfile::tempdir().context("making a temporary folder for the searches")?;
+        let path = folder.path().join("cases.json");
+        let cases: Vec<Value> = decodings
+            .iter()
+            .map(|decoding| {
+                let mut case = serde_json::to_value(decoding.task).expect("names and numbers");
+                case["model"] = decoding.model.into();
+                ["device", "dtype"].into_iter().for_each(|key| case[key] = machine[key].clone());
+                case
+            })
+            .collect();
+        fs::write(&path, serde_json::to_string(&cases)?).with_context(|| format!("writing {}", path.display()))?;
+        let output = self.output_of(&self.script.with_file_name(DECODING), &[&path.to_string_lossy()])?;
+        let of = |number| output.lines().filter_map(|line| parse_decoding(line, number)).collect();
+        Ok((0..decodings.len()).map(of).collect())
+    }
+
     /// Runs the script and returns its stdout.
     fn output(&self, arguments: &[&str]) -> Result<String> {
+        self.output_of(&self.script, arguments)
+    }
+
+    fn output_of(&self, script: &Path, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.python);
         // With this variable, Python would not find the modules next to the script.
-        command.arg(&self.script).args(arguments).env_remove("PYTHONSAFEPATH");
+        command.arg(script).args(arguments).env_remove("PYTHONSAFEPATH");
         let output = command.output().with_context(|| cannot_start(&self.python))?;
 
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(
             output.status.success(),
             "{} {} ended with {}: {}",
-            self.script.display(),
+            script.display(),
             arguments.join(" "),
             output.status,
             errors.lines().last().unwrap_or_default()
@@ -162,6 +203,21 @@ fn cannot_start(python: &OsString) -> String {
         "--peer: cannot start {}, which runs the PyTorch baseline; set KILN_PYTHON to a Python with PyTorch",
         python.display()
     )
+}
+
+/// Reads `decode 3 PROGRAM 1.234 s 567 tok/s` or `decode 3 PROGRAM failed: REASON` of search `number`.
+fn parse_decoding(line: &str, number: usize) -> Option<PeerDecoding> {
+    let rest = line.strip_prefix("decode ")?.strip_prefix(&format!("{number} "))?;
+    let (program, rest) = rest.split_once(' ')?;
+    let found = match rest.strip_prefix("failed: ") {
+        Some(reason) => Err(reason.to_owned()),
+        None => {
+            let words: Vec<&str> = rest.split(' ').collect();
+            let [seconds, "s", rate, "tok/s"] = words[..] else { return None };
+            Ok([seconds.parse().ok()?, rate.parse().ok()?])
+        }
+    };
+    Some(PeerDecoding { program: program.to_owned(), found })
 }
 
 /// Before anything is timed: a missing PyTorch would otherwise be noticed after minutes.

@@ -150,6 +150,61 @@ fn selected_rows_of_unequal_length_continue_unchanged() {
     }
 }
 
+#[test]
+fn fixed_buffers_continue_as_growing_ones_and_give_their_texts_back() {
+    let device = Device::flex();
+    let windowed = TransformerConfig { attention_window: 5, ..llama_config() };
+    for config in [gpt2_config(), llama_config(), windowed] {
+        let model = config.init_decoder_only(5, DType::F32, &device);
+        let begin = [4, 1, 31];
+        let rows = rows(&begin, 12);
+        let cache = prefilled(&model, &rows, &begin, &device);
+        let mut fixed = cache.fixed(48, config.max_positions);
+        // What steps leave in the buffers before the texts come.
+        model.decode_step(ids(&[3, 4, 5], &device), &mut fixed);
+        fixed.refill(&cache);
+        let fixed = assert_continues(&model, fixed, &rows, &begin, 5, &device);
+        assert_eq!(fixed.len(), 0, "the host does not count");
+
+        let kept = [rows[0].clone(), rows[2].clone()];
+        let growing = fixed.growing(&ids(&[0, 2], &device), 36);
+        assert_continues(&model, growing, &kept, &[9, 36], 6, &device);
+    }
+}
+
+#[test]
+fn a_recorded_step_on_a_gpu_has_the_bits_of_the_step() {
+    let Some(gpu) = cuda() else { return };
+    for config in [gpt2_config(), llama_config()] {
+        let config = TransformerConfig { d_model: 64 * config.n_heads, ..config };
+        let model = config.init_decoder_only(4, DType::BF16, &gpu);
+        let begin = [31, 2, 30];
+        let rows = rows(&begin, 20);
+        let prompts: Vec<Vec<i32>> = rows.iter().zip(begin).map(|(row, len)| row[..len].to_vec()).collect();
+        let batch = text_batch(&prompts, 0, &gpu);
+        let (_, mut cache) = model.prefill(batch.input, batch.lengths);
+        let mut state = cache.fixed(64, config.max_positions);
+        let read = ids(&[0; 3], &gpu);
+        let read = kiln_kernels::capture::overwrite(read.zeros_like(), read);
+        let work = {
+            let (model, state, read) = (model.clone(), state.clone(), read.clone());
+            move || {
+                let mut state = state.clone();
+                (model.decode_step(read.clone(), &mut state), state)
+            }
+        };
+        let (recorded, _) = kiln_kernels::capture::capture(&gpu, work, |_| ()).expect("a recording");
+        state.refill(&cache);
+        for step in 0..20 {
+            let next: Vec<i32> = rows.iter().zip(begin).map(|(row, begin)| row[begin + step]).collect();
+            kiln_kernels::capture::overwrite(read.clone(), ids(&next, &gpu));
+            let found = values(recorded.replay().expect("a replay").0.clone());
+            let wanted = values(model.decode_step(ids(&next, &gpu), &mut cache));
+            assert_eq!(found, wanted, "logits of step {step}");
+        }
+    }
+}
+
 /// The GPU computes in bf16, so that its kernels run. The reference is the CPU in f32.
 #[test]
 fn a_gpu_continues_prompts_of_unequal_length() {

@@ -18,12 +18,15 @@ const USUAL: [&str; 2] = ["gpt", "mt"];
 /// The name of the bandwidth table among the workloads.
 pub(super) const LINK: &str = "link";
 
+/// The name of the searches among the workloads.
+pub(super) const DECODE: &str = "decode";
+
 /// The chosen steps.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct ChosenArgs {
     /// Workloads: gpt (GPT-2 124M, 16 x 1024), gpt64 (64 x 1024), gpt-8k (4 x 8192), gpt-h96 (heads of 96), llama (125M, 16 x
-    /// 2048), bert (base, 64 x 512), mt (Transformer base, 400 padded pairs), tiny, tiny-mt; with --devices also link, the
-    /// bandwidth between the devices [default: gpt mt, if no model is chosen]
+    /// 2048), bert (base, 64 x 512), mt (Transformer base, 400 padded pairs), tiny, tiny-mt; decode, searches of
+    /// several models; with --devices also link, the bandwidth between the devices [default: gpt mt, if no model is chosen]
     pub(super) workloads: Vec<String>,
 
     /// The model and the recipe of a preset; tokenizer.vocab_size is the size of its vocabulary
@@ -53,6 +56,10 @@ pub(in crate::cli) struct ChosenArgs {
     /// Other ranks run the same command, so that [`LINK`] is a choice.
     #[arg(skip)]
     pub(super) others: bool,
+
+    /// The command decodes, so that [`DECODE`] is a choice.
+    #[arg(skip)]
+    pub(super) decodes: bool,
 }
 
 impl ChosenArgs {
@@ -66,7 +73,7 @@ impl ChosenArgs {
         let mut workloads = Vec::new();
         let usual = USUAL.map(String::from);
         let names = if self.is_empty() { &usual[..] } else { &self.workloads };
-        for name in names.iter().filter(|name| !(self.others && *name == LINK)) {
+        for name in names.iter().filter(|name| !(self.others && *name == LINK) && !(self.decodes && *name == DECODE)) {
             let mut workload = named(name)?;
             workload.set(&self.set)?.iter().for_each(|note| stderr_line!("{note}"));
             workload.reshape(self.rows, self.len)?;

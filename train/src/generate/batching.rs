@@ -81,7 +81,7 @@ pub(super) fn int_tensor(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
 
 /// Returns the size of a batch of translations: what `config` says or, for 0, what half of a GPU's free memory holds. On a CPU larger
 /// batches are not faster.
-pub(super) fn size_for_pairs(config: &GenerateConfig, model: &TransformerConfig, device: &Device) -> usize {
+pub fn size_for_pairs(config: &GenerateConfig, model: &TransformerConfig, device: &Device) -> usize {
     if config.batch_tokens > 0 {
         return config.batch_tokens;
     }

@@ -79,7 +79,7 @@ pub struct BeamConfig {
 
 impl BeamConfig {
     /// Takes the settings of a run, for a search that returns `n_best` targets.
-    pub(super) fn new(config: &GenerateConfig, n_best: usize) -> Self {
+    pub fn new(config: &GenerateConfig, n_best: usize) -> Self {
         Self {
             beam_size: config.beam_size,
             length_penalty: config.length_penalty,

@@ -20,6 +20,16 @@ pub fn greedy<S: Sequences>(
     rules: &TokenRules,
     check_every: usize,
 ) -> Result<Vec<Vec<u32>>, TensorReadError> {
+    greedy_with(begun, rules, check_every, &mut |_, _| Ok(true))
+}
+
+/// Does the same, and passes each token to `accept` with its row once it is read. A row ends where `accept` returns false.
+pub(super) fn greedy_with<S: Sequences, E: From<TensorReadError>>(
+    begun: Begun<S>,
+    rules: &TokenRules,
+    check_every: usize,
+    accept: &mut dyn FnMut(usize, u32) -> Result<bool, E>,
+) -> Result<Vec<Vec<u32>>, E> {
     let Begun { mut sequences, logits, limits } = begun;
     let device = logits.device();
     let never = rules.excluded(logits.dims()[1], &device);
@@ -62,6 +72,10 @@ pub fn greedy<S: Sequences>(
                     break;
                 }
                 output.push(token);
+                ended = !accept(row, token)?;
+                if ended {
+                    break;
+                }
             }
             if !ended && output.len() < limits[row] {
                 kept.push(index);

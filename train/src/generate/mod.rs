@@ -13,6 +13,7 @@ mod error;
 mod fill;
 pub mod greedy;
 mod impression;
+mod recorded;
 pub mod sample;
 pub mod sequences;
 pub mod stop;

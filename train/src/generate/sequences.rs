@@ -11,6 +11,7 @@ use kiln_model::{DecoderCache, DecoderOnly, EncoderDecoder, Prompts};
 use super::GenerateError;
 use super::bans::Bans;
 use super::batching::{SourceBatch, int_tensor};
+use super::recorded::Replays;
 use crate::config::{GenerateConfig, SpecialTokens};
 
 /// A batch of unfinished sequences with their key/value cache. Rows do not influence each other.
@@ -179,6 +180,7 @@ pub struct Texts<'a> {
     device: Device,
     /// Positions of each row, with a learned prompt.
     lengths: Vec<usize>,
+    replays: Replays,
     /// Tokens that the model has computed, padding included.
     pub(super) n_computed: usize,
 }
@@ -189,7 +191,9 @@ impl<'a> Texts<'a> {
         let (logits, cache) = model.prefill(prompts.ids.clone(), prompts.lengths.clone());
         let lengths = lengths.into_iter().map(|len| len + model.config().prompt_tokens).collect();
         let [n_computed] = prompts.ids.dims();
-        Begun { sequences: Self { model, cache, device: prompts.ids.device(), lengths, n_computed }, logits, limits }
+        let device = prompts.ids.device();
+        let texts = Self { model, cache, replays: Replays::on(&device), device, lengths, n_computed };
+        Begun { sequences: texts, logits, limits }
     }
 
     /// [`Self::begin`] with a single prompt, of which `cache` has computed the first `keep` tokens.
@@ -204,30 +208,37 @@ impl<'a> Texts<'a> {
         let before = model.config().prompt_tokens;
         let logits = model.extend(prompt.ids.clone().narrow(0, keep, n_computed), before + keep, &mut cache);
         let lengths = vec![before + prompt.len];
-        let texts = Self { model, cache, device: prompt.ids.device(), lengths, n_computed };
+        let device = prompt.ids.device();
+        let texts = Self { model, cache, replays: Replays::on(&device), device, lengths, n_computed };
         Begun { sequences: texts, logits, limits: vec![limit] }
     }
 
     /// The keys and values so far.
-    pub(super) fn cache(&self) -> &DecoderCache {
+    pub(super) fn cache(&mut self) -> &DecoderCache {
+        self.replays.leave(&self.lengths, &mut self.cache);
         &self.cache
     }
 }
 
 impl Sequences for Texts<'_> {
     fn step(&mut self, ids: Tensor<1, Int>) -> Tensor<2> {
+        let replayed = self.replays.step(self.model, &ids, &self.lengths, &mut self.cache);
         self.lengths.iter_mut().for_each(|len| *len += 1);
         self.n_computed += self.lengths.len();
-        self.model.decode_step(ids, &mut self.cache)
+        replayed.unwrap_or_else(|| self.model.decode_step(ids, &mut self.cache))
     }
 
     fn select(&mut self, rows: &[usize]) {
-        self.cache.select(&row_tensor(rows, &self.device));
+        let is_done = self.replays.select(rows, &self.lengths, &mut self.cache);
         self.lengths = rows.iter().map(|&row| self.lengths[row]).collect();
-        self.cache.shorten(self.lengths.iter().copied().max().expect("rows are left"));
+        if !is_done {
+            self.cache.select(&row_tensor(rows, &self.device));
+            self.cache.shorten(self.lengths.iter().copied().max().expect("rows are left"));
+        }
     }
 
     fn reorder_beams(&mut self, rows: &[usize]) {
+        self.replays.never(&self.lengths, &mut self.cache);
         self.cache.reorder_beams(&row_tensor(rows, &self.device));
         self.lengths = rows.iter().map(|&row| self.lengths[row]).collect();
     }

@@ -10,10 +10,11 @@ use kiln_model::{DecoderOnly, Prompts};
 use super::batching;
 use super::beam::BeamConfig;
 use super::error::Interruption;
+use super::greedy::greedy_with;
 use super::sample::{SampledRow, Sampling, sample};
 use super::sequences::{Begun, Sequences, Texts, TokenRules};
 use super::stop::StopWatch;
-use super::{GenerateError, beam_search, greedy, steps_per_sync};
+use super::{GenerateError, beam_search, steps_per_sync};
 use crate::config::GenerateConfig;
 
 /// The continuation of a prompt.
@@ -249,18 +250,16 @@ impl TextGenerator {
         accept: &mut dyn FnMut(usize, u32) -> Result<bool, GenerateError>,
     ) -> Result<Vec<Vec<u32>>, Interruption> {
         let rules = self.rules.behind(|| rows.iter().map(|row| row.ids.clone()).collect());
-        let plain_greedy = sampling.greedy && sampling.repetition_penalty == 1.0 && self.config.stop.is_empty();
-
-        let found = if self.config.beam_size > 1 {
-            let found = beam_search(begun, &rules, &BeamConfig::new(&self.config, 1))?;
-            found.into_iter().map(|best| best.into_iter().next().map_or(Vec::new(), |best| best.tokens)).collect()
-        } else if plain_greedy && rows.len() > 1 {
-            greedy(begun, &rules, steps_per_sync(&self.device))?
-        } else {
+        if self.config.beam_size == 1 && sampling.greedy && sampling.repetition_penalty == 1.0 {
+            return greedy_with(begun, &rules, steps_per_sync(&self.device), &mut |row, token| Ok(accept(row, token)?));
+        }
+        if self.config.beam_size == 1 {
             let row = |(row, stream): (&&PromptRow, &u64)| SampledRow { stream: *stream, prompt: row.ids.clone() };
             let sampled: Vec<SampledRow> = rows.iter().zip(streams).map(row).collect();
             return sample(begun, &rules, sampling, &sampled, accept);
-        };
+        }
+        let found = beam_search(begun, &rules, &BeamConfig::new(&self.config, 1))?;
+        let found = found.into_iter().map(|best| best.into_iter().next().map_or(Vec::new(), |best| best.tokens));
 
         // The texts are known only now, and one may end before its last token.
         let mut kept: Vec<Vec<u32>> = Vec::with_capacity(found.len());

@@ -72,7 +72,7 @@ fn read_frame(from: &mut impl Read) -> io::Result<Vec<u8>> {
 
 #[cfg(unix)]
 mod unix {
-    use std::fs::{self, File};
+    use std::fs;
     use std::io::{self, BufReader, PipeReader, PipeWriter};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::{Mutex, PoisonError};
@@ -109,6 +109,7 @@ mod unix {
                 libc::signal(libc::SIGSEGV, libc::SIG_DFL);
                 libc::signal(libc::SIGBUS, libc::SIG_DFL);
                 libc::alarm(secs_of_clock(limits));
+                libc::close(libc::STDERR_FILENO);
                 let done = catch_unwind(AssertUnwindSafe(|| work(&mut writer)));
                 libc::_exit(i32::from(!matches!(done, Ok(Ok(())))));
             }
@@ -117,12 +118,10 @@ mod unix {
         Ok((BufReader::new(reader), Child(child)))
     }
 
-    /// Limits this process, which says nothing to the terminal from now on.
+    /// Limits this process.
     pub(super) fn limit(Limits { memory, secs }: Limits) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-        let nothing = File::options().write(true).open("/dev/null")?;
-        rustix::stdio::dup2_stderr(&nothing)?;
         lower(Resource::Core, 0)?;
         lower(Resource::Cpu, secs)?;
         lower(Resource::As, n_bytes_of_memory().saturating_add(memory))
@@ -134,11 +133,12 @@ mod unix {
         Ok(setrlimit(resource, Rlimit { current: lower(current), maximum: lower(maximum) })?)
     }
 
-    /// Addresses that this process uses. Zero where the system does not say.
+    /// Bytes of addresses that this process uses. Without a limit where the system does not say.
     fn n_bytes_of_memory() -> u64 {
-        let pages = fs::read_to_string("/proc/self/statm").ok();
-        let pages: Option<u64> = pages.and_then(|pages| pages.split(' ').next()?.parse().ok());
-        pages.map_or(u64::MAX / 2, |pages| pages * rustix::param::page_size() as u64)
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.map_or(u64::MAX / 2, |kib| kib << 10)
     }
 
     impl Child {

@@ -31,7 +31,7 @@ const fn group(title: &'static str, operators: &'static [&'static str], kernels:
 
 /// All kernels of `kiln-kernels`.
 const GROUPS: [Group; 34] = [
-    group("linear", &["linear NN", "linear NT", "linear TN"], &["gemm", "gemm_tf32"]),
+    group("linear", &["linear NN", "linear NT", "linear TN"], &["gemm", "gemm_tf32", "few_rows_nn", "few_rows_nt"]),
     group("linear, transposes", &[], &["transpose"]),
     group("linear, sum of slices", &[], &["gemm_add_slices"]),
     group("attention forward", &["attention forward"], &["attention_forward"]),
@@ -77,7 +77,7 @@ const GROUPS: [Group; 34] = [
     group("norm of the gradient", &["norm of the gradient"], &["prepare"]),
     group("AdamW", &["AdamW"], &["step"]),
     group("exchange, sum", &[], &["add_up"]),
-    group("inputs of a replay", &[], &["copy"]),
+    group("inputs of a replay", &[], &["copy", "put_rows"]),
 ];
 
 /// Whether `name` is the function `function`, compiled for some types.

@@ -7,32 +7,91 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::OverwriteOps;
+use crate::gpu::memory::{in_rows, row_pitch, vector_width};
 
 const UNITS: u32 = 256;
 
 #[cube(launch_unchecked)]
-fn copy<E: Int>(source: &[E], target: &mut [E], n: u32, #[define(E)] _dtype: ElemType) {
+fn copy<E: Numeric>(source: &[E], target: &mut [E], n: u32, #[define(E)] _dtype: ElemType) {
     let at = ABSOLUTE_POS;
     if at < n as usize {
         target[at] = source[at];
     }
 }
 
+/// Writes a vector of a row into its matrix. Rows begin every `pitch` vectors, and a matrix has `len` rows.
+#[cube(launch_unchecked)]
+fn put_rows<F: Float, N: Size>(
+    rows: &[Vector<F, N>],
+    at: &[i32],
+    target: &mut [Vector<F, N>],
+    width: u32,
+    pitch: u32,
+    len: u32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let (row, vector) = (CUBE_POS_Y, CUBE_POS_X * UNITS + UNIT_POS);
+    let place = at[row as usize] as u32;
+    if vector < width && place < len {
+        let to = (row * len + place) as usize * width as usize + vector as usize;
+        target[to] = rows[row as usize * pitch as usize + vector as usize];
+    }
+}
+
+/// Copies `source` into the buffer of `target`.
+fn overwritten(target: CubeTensor, source: CubeTensor) -> CubeTensor {
+    assert!(target.is_contiguous(), "only a contiguous tensor can be overwritten");
+    let (source, n) = (into_contiguous(source), target.meta.shape().num_elements());
+    // SAFETY: both have `n` elements; threads beyond do nothing.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        copy::launch_unchecked(
+            &target.client,
+            CubeCount::Static(n.div_ceil(UNITS as usize) as u32, 1, 1),
+            CubeDim::new_1d(UNITS),
+            source.into_buffer_arg(),
+            target.clone().into_buffer_arg(),
+            n as u32,
+            dtype_to_storage_type(target.dtype),
+        );
+    }
+    target
+}
+
 impl OverwriteOps for CubeBackend {
     fn overwrite(target: CubeTensor, source: CubeTensor) -> CubeTensor {
-        assert!(target.is_contiguous(), "only a contiguous tensor can be overwritten");
-        let (source, n) = (into_contiguous(source), target.meta.shape().num_elements());
-        // SAFETY: both have `n` elements; threads beyond do nothing.
+        overwritten(target, source)
+    }
+
+    fn overwrite_floats(target: CubeTensor, source: CubeTensor) -> CubeTensor {
+        overwritten(target, source)
+    }
+
+    fn overwrite_rows(target: CubeTensor, rows: CubeTensor, at: CubeTensor) -> CubeTensor {
+        let target = into_contiguous(target);
+        let [b, len, columns] = [target.meta.shape()[0], target.meta.shape()[1], target.meta.shape()[2]];
+        let start = rows.handle.offset_start.unwrap_or(0) as usize / rows.dtype.size();
+        let width = vector_width(columns, rows.dtype).min(vector_width(row_pitch(&rows), rows.dtype));
+        let rows = if in_rows(&rows) && start.is_multiple_of(width) { rows } else { into_contiguous(rows) };
+        let (pitch, dtype) = (row_pitch(&rows), dtype_to_storage_type(rows.dtype));
+        let width = width.min(vector_width(pitch, rows.dtype));
+        let vectors = (columns / width) as u32;
+
+        // SAFETY: a vector of a row for each thread, within its matrix; threads beyond do nothing.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
-            copy::launch_unchecked(
+            put_rows::launch_unchecked(
                 &target.client,
-                CubeCount::Static(n.div_ceil(UNITS as usize) as u32, 1, 1),
+                CubeCount::Static(vectors.div_ceil(UNITS), b as u32, 1),
                 CubeDim::new_1d(UNITS),
-                source.into_buffer_arg(),
+                width,
+                rows.into_buffer_arg(),
+                into_contiguous(at).into_buffer_arg(),
                 target.clone().into_buffer_arg(),
-                n as u32,
-                dtype_to_storage_type(target.dtype),
+                vectors,
+                (pitch / width) as u32,
+                len as u32,
+                dtype,
             );
         }
         target
@@ -54,7 +113,10 @@ pub(super) mod tests {
             let (b, dtype) = (buffer, dtype_to_storage_type(DType::I32));
             let (launch, properties, target) = settings(UNITS);
             let kernel = copy::Copy::new(launch, properties, target, b(), b(), (), dtype);
-            vec![Compiled::new("capture/overwrite/i32", kernel)]
+            let (launch, properties, target) = settings(UNITS);
+            let bf16 = dtype_to_storage_type(DType::BF16);
+            let rows = put_rows::PutRows::new(launch, properties, target, b(), b(), b(), (), (), (), 8, bf16);
+            vec![Compiled::new("capture/overwrite/i32", kernel), Compiled::new("capture/rows/bf16", rows)]
         })
     }
 

@@ -27,7 +27,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use burn::backend::{Backend, BackendTypes, Dispatch};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 use ops::OverwriteOps;
 
 /// Runs of the work before it is recorded. The first settles the kernels of the backend's fusion; a later one frees the
@@ -169,4 +169,35 @@ pub fn overwrite<const D: usize>(target: Tensor<D, Int>, source: Tensor<D, Int>)
     assert_eq!(target.dims(), source.dims(), "new contents of another shape");
     assert_eq!(target.dtype(), source.dtype(), "new contents of another dtype");
     Tensor::from_dispatch(Dispatch::overwrite(target.into_dispatch(), source.into_dispatch()))
+}
+
+/// [`overwrite`] for floats.
+///
+/// # Panics
+/// If the two differ in shape or dtype.
+pub fn overwrite_floats<const D: usize>(target: Tensor<D>, source: Tensor<D>) -> Tensor<D> {
+    assert_eq!(target.dims(), source.dims(), "new contents of another shape");
+    assert_eq!(target.dtype(), source.dtype(), "new contents of another dtype");
+    Tensor::from_dispatch(Dispatch::overwrite_floats(target.into_dispatch(), source.into_dispatch()))
+}
+
+/// Writes a row into each matrix of `target` and returns the new `target`. On a GPU it writes in place, as [`overwrite`] does. A row
+/// behind the end of its matrix is left out.
+///
+/// # Shapes
+/// - `target`: `[B, S, W]`
+/// - `rows`: `[B, W]`
+/// - `at`: `[B]`, the place of each row in its matrix
+///
+/// # Panics
+/// If shapes or dtypes do not fit.
+pub fn overwrite_rows(target: Tensor<3>, rows: Tensor<2>, at: Tensor<1, Int>) -> Tensor<3> {
+    let ([b, _, width], dtype) = (target.dims(), target.dtype());
+    assert_eq!(
+        (rows.dims(), at.dims(), rows.dtype()),
+        ([b, width], [b], dtype),
+        "rows for [{b}, S, {width}], {dtype:?}"
+    );
+    let at = at.cast(DType::I32).into_dispatch();
+    Tensor::from_dispatch(Dispatch::overwrite_rows(target.into_dispatch(), rows.into_dispatch(), at))
 }

@@ -1,6 +1,7 @@
 //! Attention of a step on CubeCL devices: a warp per row and head, whose lanes divide the features.
 //!
-//! A step reads each key and value once, so that memory is the bound: no tensor cores. Four positions are in flight.
+//! A step reads each key and value once, so that memory is the bound: no tensor cores. Four positions are in flight. Where there are
+//! few rows with many positions, a block of 16 warps divides the positions of one head, and adds up the parts in their order.
 
 use std::f32::consts::LOG2_E;
 
@@ -17,6 +18,8 @@ use crate::gpu::memory::{empty, in_rows, row_pitch};
 
 const THREADS: u32 = 128;
 const LANES: u32 = 32;
+/// Warps that divide the positions of a head, where they do.
+const PARTS: u32 = 16;
 /// Positions that are read together.
 const IN_FLIGHT: u32 = 4;
 /// Below every score, and finite, so that differences of it are not NaN.
@@ -28,6 +31,8 @@ struct Sizes {
     heads: u32,
     kv_heads: u32,
     per_position: bool,
+    /// Warps per head.
+    parts: u32,
 }
 
 /// What differs from call to call.
@@ -41,7 +46,7 @@ struct Call {
     scale: f32,
 }
 
-/// Writes the results of four warps. A row of `query` begins every `pitch` vectors; `scale` makes binary logarithms of the scores.
+/// Writes the results of a block's warps. A row of `query` begins every `pitch` vectors; `scale` makes binary logarithms of the scores.
 #[cube(launch_unchecked)]
 fn step_kernel<F: Float, N: Size>(
     query: &[Vector<F, N>],
@@ -53,7 +58,9 @@ fn step_kernel<F: Float, N: Size>(
     #[comptime] sizes: Sizes,
     #[define(F)] _dtype: ElemType,
 ) {
-    let at = CUBE_POS as u32 * comptime![THREADS / LANES] + UNIT_POS / LANES;
+    let warp = UNIT_POS / LANES;
+    let at =
+        if comptime![sizes.parts > 1] { CUBE_POS as u32 } else { CUBE_POS as u32 * comptime![THREADS / LANES] + warp };
     if at < call.n {
         let row = at / sizes.heads;
         let head = at % sizes.heads;
@@ -69,7 +76,7 @@ fn step_kernel<F: Float, N: Size>(
         let mut top = LOWEST.runtime();
         let mut total = 0.0f32;
         let mut sum = Vector::<f32, N>::zeroed();
-        let mut first = 0u32.runtime();
+        let mut first = if comptime![sizes.parts > 1] { warp * IN_FLIGHT } else { 0u32.runtime() };
         while first < length {
             let mut scores = Array::<f32>::new(comptime![IN_FLIGHT as usize]);
             let mut values = Array::<Vector<f32, N>>::new(comptime![IN_FLIGHT as usize]);
@@ -107,10 +114,39 @@ fn step_kernel<F: Float, N: Size>(
                 sum += values[comptime![i as usize]] * Vector::new(weight);
             }
             top = highest;
-            first += IN_FLIGHT;
+            first += comptime![IN_FLIGHT * sizes.parts];
         }
-        let result = sum * Vector::new(1.0f32 / total);
-        out[(at * LANES + lane) as usize] = Vector::cast_from(result);
+
+        let place = (at * LANES + lane) as usize;
+        if comptime![sizes.parts > 1] {
+            let mut tops = Shared::<[f32]>::new_slice(comptime![sizes.parts as usize]);
+            let mut totals = Shared::<[f32]>::new_slice(comptime![sizes.parts as usize]);
+            let mut sums = Shared::<[Vector<f32, N>]>::new_slice(comptime![(sizes.parts * LANES) as usize]);
+            if lane == 0 {
+                tops[warp as usize] = top;
+                totals[warp as usize] = total;
+            }
+            sums[UNIT_POS as usize] = sum;
+            sync_cube();
+            if warp == 0 {
+                let mut highest = tops[0];
+                #[unroll]
+                for part in 1..sizes.parts {
+                    highest = max(highest, tops[part as usize]);
+                }
+                let mut all = 0.0f32;
+                let mut whole = Vector::<f32, N>::zeroed();
+                #[unroll]
+                for part in 0..sizes.parts {
+                    let factor = exp2_approx(tops[part as usize] - highest);
+                    all += totals[part as usize] * factor;
+                    whole += sums[(part * LANES + lane) as usize] * Vector::new(factor);
+                }
+                out[place] = Vector::cast_from(whole * Vector::new(1.0f32 / all));
+            }
+        } else {
+            out[place] = Vector::cast_from(sum * Vector::new(1.0f32 / total));
+        }
     }
 }
 
@@ -123,7 +159,7 @@ impl StepAttentionOps for CubeBackend {
         spec: StepSpec,
     ) -> CubeTensor {
         let _call = calls::begin(|| calls::of_passes("attention of a step", &query, 2));
-        let StepSpec { n_heads, n_kv_heads, head_dim, capacity, per_position, scale } = spec;
+        let StepSpec { n_heads, n_kv_heads, head_dim, capacity, per_position, divided, scale } = spec;
         let width = head_dim / LANES as usize;
         assert_eq!(width * LANES as usize, head_dim, "a lane for each part of a head");
         let aligned = in_rows(&query) && row_pitch(&query).is_multiple_of(width);
@@ -132,15 +168,17 @@ impl StepAttentionOps for CubeBackend {
 
         let n = (rows * n_heads) as u32;
         let out = empty(&query, [rows, n_heads * head_dim], dtype);
-        let sizes = Sizes { heads: n_heads as u32, kv_heads: n_kv_heads as u32, per_position };
+        let parts = if divided { PARTS } else { 1 };
+        let sizes = Sizes { heads: n_heads as u32, kv_heads: n_kv_heads as u32, per_position, parts };
+        let (blocks, threads) = if divided { (n, PARTS * LANES) } else { (n.div_ceil(THREADS / LANES), THREADS) };
 
-        // SAFETY: a warp for each row and head, which reads below the row's length; warps beyond do nothing.
+        // SAFETY: a warp or a block for each row and head, which reads below the row's length; warps beyond do nothing.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
         unsafe {
             step_kernel::launch_unchecked(
                 &out.client,
-                CubeCount::Static(n.div_ceil(THREADS / LANES), 1, 1),
-                CubeDim::new_1d(THREADS),
+                CubeCount::Static(blocks, 1, 1),
+                CubeDim::new_1d(threads),
                 width,
                 query.into_buffer_arg(),
                 into_contiguous(key_value).into_buffer_arg(),
@@ -169,9 +207,9 @@ pub(super) mod tests {
         static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
         KERNELS.get_or_init(|| {
             let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
-            let kernel = |per_position| {
-                let (launch, properties, target) = settings(THREADS);
-                let sizes = Sizes { heads: 8, kv_heads: 8, per_position };
+            let kernel = |per_position, parts| {
+                let (launch, properties, target) = settings(if parts > 1 { PARTS * LANES } else { THREADS });
+                let sizes = Sizes { heads: 8, kv_heads: 8, per_position, parts };
                 step_kernel::StepKernel::new(
                     launch,
                     properties,
@@ -189,8 +227,9 @@ pub(super) mod tests {
             };
 
             vec![
-                Compiled::new("step_attention/self-bf16", kernel(true)),
-                Compiled::new("step_attention/cross-bf16", kernel(false)),
+                Compiled::new("step_attention/self-bf16", kernel(true, 1)),
+                Compiled::new("step_attention/cross-bf16", kernel(false, 1)),
+                Compiled::new("step_attention/divided-bf16", kernel(false, PARTS)),
             ]
         })
     }

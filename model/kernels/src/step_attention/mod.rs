@@ -32,6 +32,9 @@ pub struct StepAttentionConfig {
     pub head_dim: usize,
     /// Factor of the scores; `None`: `1 / sqrt(K)`.
     pub scale: Option<f64>,
+    /// Whether several warps of a GPU share the positions of a head, which is faster for few rows with many positions. The results
+    /// differ in rounding.
+    pub divided: bool,
 }
 
 /// Returns whether [`step_attention`] has a kernel for heads of `head_dim` features on `device`.
@@ -60,7 +63,7 @@ pub fn step_attention(
     config: &StepAttentionConfig,
 ) -> Tensor<2> {
     let ([rows, columns], [_, capacity, width], [n_places, per_row]) = (query.dims(), key_value.dims(), places.dims());
-    let StepAttentionConfig { n_heads, n_kv_heads, head_dim, scale } = *config;
+    let StepAttentionConfig { n_heads, n_kv_heads, head_dim, scale, divided } = *config;
     assert!(columns >= n_heads * head_dim && width == 2 * n_kv_heads * head_dim, "{columns}, {width}: {config:?}");
     assert!(n_heads.is_multiple_of(n_kv_heads), "{config:?}");
     assert!(n_places == rows && lengths.dims() == [rows], "places and lengths of {rows} rows");
@@ -68,7 +71,8 @@ pub fn step_attention(
     assert_eq!(query.dtype(), key_value.dtype(), "queries and keys of one dtype");
 
     let scale = scale.unwrap_or_else(|| (head_dim as f64).powf(-0.5)) as f32;
-    let spec = StepSpec { n_heads, n_kv_heads, head_dim, capacity, per_position: per_row > 1 || capacity == 1, scale };
+    let per_position = per_row > 1 || capacity == 1;
+    let spec = StepSpec { n_heads, n_kv_heads, head_dim, capacity, per_position, divided, scale };
     if reference_operators() {
         return reference::step_attention(query, key_value, places, lengths, spec);
     }

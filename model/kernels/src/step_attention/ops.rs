@@ -18,6 +18,8 @@ pub(crate) struct StepSpec {
     pub(crate) capacity: usize,
     /// Whether each position has a place of its own.
     pub(crate) per_position: bool,
+    /// Whether several warps share the positions of a head.
+    pub(crate) divided: bool,
     /// Factor of the scores.
     pub(crate) scale: f32,
 }

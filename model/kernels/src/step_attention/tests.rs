@@ -11,17 +11,18 @@ struct Case {
     heads: [usize; 2],
     head_dim: usize,
     per_position: bool,
+    divided: bool,
 }
 
 impl Case {
     fn config(&self) -> StepAttentionConfig {
         let [n_heads, n_kv_heads] = self.heads;
-        StepAttentionConfig { n_heads, n_kv_heads, head_dim: self.head_dim, scale: None }
+        StepAttentionConfig { n_heads, n_kv_heads, head_dim: self.head_dim, scale: None, divided: self.divided }
     }
 
     /// Attends with rows `from..to` of the case.
     fn found(&self, dtype: DType, device: &Device, [from, to]: [usize; 2]) -> Vec<f32> {
-        let Self { rows, buffers, capacity, heads: [h, g], head_dim: k, per_position } = *self;
+        let Self { rows, buffers, capacity, heads: [h, g], head_dim: k, per_position, .. } = *self;
         // Queries next to other columns, as self-attention has them.
         let (columns, width) = ((h + 2 * g) * k, 2 * g * k);
         let query = tensor(&values(rows * columns, 3), [rows, columns], dtype, device);
@@ -54,13 +55,17 @@ fn cases() -> Vec<Case> {
         heads,
         head_dim,
         per_position,
+        divided: false,
     };
+    let divided = |case| Case { divided: true, ..case };
     vec![
         case(1, 1, 1, [1, 1], 32, true),
         case(5, 7, 32, [8, 8], 64, true),
         case(9, 3, 13, [8, 8], 64, false),
         case(4, 4, 40, [6, 2], 128, true),
         case(3, 2, 5, [4, 4], 32, false),
+        divided(case(3, 3, 700, [12, 12], 64, false)),
+        divided(case(2, 2, 90, [8, 2], 128, false)),
     ]
 }
 
@@ -99,7 +104,8 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
 
 #[test]
 fn cpu_takes_heads_of_any_size() {
-    let case = Case { rows: 3, buffers: 2, capacity: 9, heads: [4, 4], head_dim: 24, per_position: true };
+    let case =
+        Case { rows: 3, buffers: 2, capacity: 9, heads: [4, 4], head_dim: 24, per_position: true, divided: false };
     let found = case.found(DType::F32, &Device::flex(), [0, 3]);
     let _reference = Settings { reference_operators: true, ..Settings::current() }.install();
     let wanted = case.found(DType::F32, &Device::flex(), [0, 3]);

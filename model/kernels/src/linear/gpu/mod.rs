@@ -17,7 +17,7 @@
 //!
 //! TMA reads rows, columns and K beyond the matrices as zeros, and does not write them.
 //!
-//! [`tf32`] computes products of f32 in TF32 with the same load warp and schedule. [`ampere`] serves older GPUs, and f32.
+//! [`few_rows`] computes products of up to eight rows. [`tf32`] computes products of f32 in TF32 with the same load warp and schedule. [`ampere`] serves older GPUs, and f32.
 
 mod accumulator;
 mod ampere;
@@ -25,6 +25,7 @@ mod arguments;
 mod config;
 mod epilogue;
 mod fallback;
+mod few_rows;
 mod launch;
 mod load;
 mod memory;

@@ -10,6 +10,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::super::ops::record_product;
 use super::super::{LinearOps, ProductKind};
 use super::fallback::{backend_product, fallback};
+use super::few_rows;
 use super::launch::EpilogueArguments;
 use super::plan::{Plan, has_kernel};
 use crate::activation::Activation;
@@ -112,11 +113,15 @@ fn product(
     let Some(activation) = activation else {
         return product_into(a, b, bias, kind, EpilogueArguments::Store, out);
     };
+    let with_activation = EpilogueArguments::Activation { activation, input: None };
+    if !mask.is_some() && few_rows::takes(&a, kind, sizes, bias.is_some(), &with_activation) {
+        return few_rows::launch(a, b, bias, kind, with_activation, out);
+    }
     if activation == Activation::Relu && !mask.is_some() && has_kernel(&a) {
         return product_into(a, b, bias, kind, EpilogueArguments::Relu, out);
     }
     match Plan::with_epilogue_warps(&a, kind, sizes, &mask) {
-        Some(plan) => plan.launch(a, b, bias, EpilogueArguments::Activation { activation, input: None }, out),
+        Some(plan) => plan.launch(a, b, bias, with_activation, out),
         None => activate(product_into(a, b, bias, kind, EpilogueArguments::Store, out), activation, mask),
     }
 }
@@ -138,6 +143,9 @@ pub(crate) fn product_into(
     out: CubeTensor,
 ) -> CubeTensor {
     let sizes = kind.layout.sizes(a.meta.shape(), b.meta.shape());
+    if few_rows::takes(&a, kind, sizes, bias.is_some(), &epilogue) {
+        return few_rows::launch(a, b, bias, kind, epilogue, out);
+    }
     if has_kernel(&a) && sizes.0 * sizes.1 * sizes.2 > 0 {
         return Plan::new(&a, kind, sizes).launch(a, b, bias, epilogue, out);
     }

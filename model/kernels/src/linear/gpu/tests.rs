@@ -84,6 +84,7 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
         ];
         products
             .chain(sums.map(sum_of_slices))
+            .chain(super::few_rows::tests::offline_kernels())
             .chain(super::ampere::tests::offline_kernels())
             .chain(super::tf32::tests::offline_kernels())
             .collect()

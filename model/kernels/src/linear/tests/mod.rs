@@ -99,7 +99,7 @@ fn the_gradient_of_a_weight_is_not_differentiated() {
 }
 
 /// Tails in every dimension, fewer K tiles than stages, many tiles, split K, and rows that TMA cannot address.
-const SHAPES: [(usize, usize, usize); 15] = [
+const SHAPES: [(usize, usize, usize); 18] = [
     (1, 8, 8),
     (3, 5, 7),
     (17, 24, 40),
@@ -115,6 +115,9 @@ const SHAPES: [(usize, usize, usize); 15] = [
     (130, 257, 64),
     (72, 96, 2091),
     (1, 99, 33),
+    (8, 264, 768),
+    (5, 40, 1304),
+    (2, 1003, 72),
 ];
 
 #[test]
@@ -130,6 +133,26 @@ fn products_and_gradients_equal_the_host() {
                     assert_close(&what("dx"), dtype, &got.1, &dx);
                     assert_close(&what("dw"), dtype, &got.2, &dw);
                 }
+            }
+        }
+    }
+}
+
+/// As decoding has them: the rows of a batch do not depend on their number.
+#[test]
+fn a_few_rows_have_the_same_bits_alone_and_together() {
+    for (name, device) in devices() {
+        for (transposed, n, k) in [(false, 264, 768), (false, 48, 2056), (true, 1003, 768)] {
+            let x = tensor(&values(8 * k, 1), [8, k], DType::BF16, &device);
+            let weight = tensor(&values(k * n, 2), if transposed { [n, k] } else { [k, n] }, DType::BF16, &device);
+            let product = |x: Tensor<2>| match transposed {
+                true => host(linear_transposed(x, weight.clone(), None)),
+                false => host(linear(x, weight.clone(), None)),
+            };
+            let all = product(x.clone());
+            for row in 0..8 {
+                let alone = product(x.clone().narrow(0, row, 1));
+                assert_eq!(alone, all[row * n..(row + 1) * n], "row {row} of {n} x {k} on {name}");
             }
         }
     }

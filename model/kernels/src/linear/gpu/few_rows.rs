@@ -1,0 +1,327 @@
+//! Products of a few rows, as decoding has them: the weights are read once, and memory is the bound.
+//!
+//! Tensor cores would wait: a tile of 128 rows would be nearly empty, and a few blocks would read all weights. Here many blocks read
+//! them, with several loads in flight. Weights `[K, N]`: a block takes 32 columns, and each of its threads every 128th row of them.
+//! Weights `[N, K]`: a warp takes four rows. Each row of the result is summed in the same order, whatever other rows there are.
+
+use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::DType;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::super::ops::record_product;
+use super::super::{Layout, ProductKind};
+use super::launch::EpilogueArguments;
+use super::plan::has_kernel;
+use crate::activation::Activation;
+use crate::activation::gpu::activated;
+use crate::calls;
+use crate::gpu::memory::{addressable, aligned, row_pitch};
+
+/// Most rows of a result.
+const MAX_ROWS: usize = 8;
+const THREADS: u32 = 512;
+const WARPS: u32 = THREADS / 32;
+/// Vectors of a block's columns.
+const OCTS: u32 = 4;
+/// Rows of weights that a block reads at once.
+const DEPTH: u32 = THREADS / OCTS;
+/// Rows of weights that a thread has in flight.
+const IN_FLIGHT: u32 = 4;
+/// Rows of `[N, K]` weights per warp.
+const PER_WARP: u32 = 4;
+
+type Oct<E> = Vector<E, Const<8>>;
+
+/// What is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FewRows {
+    rows: u32,
+    bias: bool,
+    residual: bool,
+    activation: Option<Activation>,
+}
+
+/// Sizes in vectors of eight. The rows of a matrix begin every `pitch` vectors.
+#[derive(CubeType, CubeLaunch)]
+struct Sizes {
+    n: u32,
+    /// In numbers.
+    k: u32,
+    a_pitch: u32,
+    b_pitch: u32,
+    residual_pitch: u32,
+    out_pitch: u32,
+}
+
+/// `out = epilogue(a · b + bias)` for weights `[K, N]`.
+#[cube(launch_unchecked)]
+fn few_rows_nn<E: Float>(
+    a: &[E],
+    b: &[Oct<E>],
+    bias: &[Oct<E>],
+    residual: &[Oct<E>],
+    out: &mut [Oct<E>],
+    sizes: Sizes,
+    #[comptime] cfg: FewRows,
+    #[define(E)] _dtype: ElemType,
+) {
+    let oct = UNIT_POS % OCTS;
+    let column = CUBE_POS as u32 * OCTS + oct;
+    // Threads beyond the last column read it again and write nothing.
+    let read = min(column, sizes.n - 1);
+    let mut sums = Array::<Oct<f32>>::new(comptime![cfg.rows as usize]);
+    #[unroll]
+    for row in 0..cfg.rows {
+        sums[comptime![row as usize]] = Oct::<f32>::zeroed();
+    }
+
+    let mut first = UNIT_POS / OCTS;
+    while first < sizes.k {
+        let mut weights = Array::<Oct<f32>>::new(comptime![IN_FLIGHT as usize]);
+        #[unroll]
+        for i in 0..IN_FLIGHT {
+            let k = min(first + i * DEPTH, sizes.k - 1);
+            weights[comptime![i as usize]] = Oct::<f32>::cast_from(b[(k * sizes.b_pitch + read) as usize]);
+        }
+        #[unroll]
+        for i in 0..IN_FLIGHT {
+            let k = first + i * DEPTH;
+            let at = min(k, sizes.k - 1);
+            #[unroll]
+            for row in 0..cfg.rows {
+                let x = f32::cast_from(a[(row * sizes.a_pitch * 8 + at) as usize]);
+                let x = select(k < sizes.k, x, 0.0f32);
+                sums[comptime![row as usize]] += weights[comptime![i as usize]] * Oct::<f32>::new(x);
+            }
+        }
+        first += comptime![IN_FLIGHT * DEPTH];
+    }
+
+    // The lanes of a warp that have the same columns, then the warps.
+    let mut parts = Shared::<[Oct<f32>]>::new_slice(comptime![(WARPS * cfg.rows * OCTS) as usize]);
+    let warp = UNIT_POS / 32;
+    #[unroll]
+    for row in 0..cfg.rows {
+        let mut sum = sums[comptime![row as usize]];
+        #[unroll]
+        for j in 0..8usize {
+            let mut x = sum.extract(j);
+            x += plane_shuffle_xor(x, 4u32);
+            x += plane_shuffle_xor(x, 8u32);
+            x += plane_shuffle_xor(x, 16u32);
+            sum.insert(j, x);
+        }
+        if UNIT_POS_PLANE < OCTS {
+            parts[((warp * cfg.rows + row) * OCTS + oct) as usize] = sum;
+        }
+    }
+    sync_cube();
+
+    let row = UNIT_POS / OCTS;
+    if row < cfg.rows && column < sizes.n {
+        let mut result = Oct::<f32>::zeroed();
+        #[unroll]
+        for warp in 0..WARPS {
+            result += parts[((warp * cfg.rows + row) * OCTS + oct) as usize];
+        }
+        if comptime![cfg.bias] {
+            result += Oct::<f32>::cast_from(bias[column as usize]);
+        }
+        if comptime![cfg.activation.is_some()] {
+            result = activated::<Const<8>>(result, comptime![cfg.activation.unwrap_or(Activation::Relu)]);
+        }
+        if comptime![cfg.residual] {
+            result += Oct::<f32>::cast_from(residual[(row * sizes.residual_pitch + column) as usize]);
+        }
+        out[(row * sizes.out_pitch + column) as usize] = Oct::<E>::cast_from(result);
+    }
+}
+
+/// `out = a · b^T` for weights `[N, K]`; `n` counts numbers here, and `out` is one of numbers.
+#[cube(launch_unchecked)]
+fn few_rows_nt<E: Float>(
+    a: &[Oct<E>],
+    b: &[Oct<E>],
+    out: &mut [E],
+    sizes: Sizes,
+    #[comptime] cfg: FewRows,
+    #[define(E)] _dtype: ElemType,
+) {
+    let lane = UNIT_POS_PLANE;
+    let first = (CUBE_POS as u32 * WARPS + UNIT_POS / 32) * PER_WARP;
+    let octs = sizes.k / 8;
+    let mut sums = Array::<Oct<f32>>::new(comptime![(PER_WARP * cfg.rows) as usize]);
+    #[unroll]
+    for i in 0..PER_WARP * cfg.rows {
+        sums[comptime![i as usize]] = Oct::<f32>::zeroed();
+    }
+
+    let mut at = lane;
+    while at < octs {
+        let mut weights = Array::<Oct<f32>>::new(comptime![PER_WARP as usize]);
+        #[unroll]
+        for i in 0..PER_WARP {
+            // Beyond the last row, that row is read again.
+            let column = min(first + i, sizes.n - 1);
+            weights[comptime![i as usize]] =
+                Oct::<f32>::cast_from(b[column as usize * sizes.b_pitch as usize + at as usize]);
+        }
+        #[unroll]
+        for row in 0..cfg.rows {
+            let x = Oct::<f32>::cast_from(a[(row * sizes.a_pitch + at) as usize]);
+            #[unroll]
+            for i in 0..PER_WARP {
+                sums[comptime![(i * cfg.rows + row) as usize]] += weights[comptime![i as usize]] * x;
+            }
+        }
+        at += 32u32;
+    }
+
+    #[unroll]
+    for i in 0..PER_WARP {
+        #[unroll]
+        for row in 0..cfg.rows {
+            let sum = sums[comptime![(i * cfg.rows + row) as usize]];
+            let mut x = 0.0f32;
+            #[unroll]
+            for j in 0..8usize {
+                x += sum.extract(j);
+            }
+            let x = plane_sum(x);
+            if lane == 0 && first + i < sizes.n {
+                out[(row * sizes.out_pitch * 8 + first + i) as usize] = E::cast_from(x);
+            }
+        }
+    }
+}
+
+/// Whether this kernel computes a product: of a few rows of 16-bit numbers, whose columns come in vectors.
+pub(super) fn takes(
+    a: &CubeTensor,
+    kind: ProductKind,
+    (m, n, k): (usize, usize, usize),
+    has_bias: bool,
+    epilogue: &EpilogueArguments,
+) -> bool {
+    let is_small = (1..=MAX_ROWS).contains(&m) && matches!(a.dtype, DType::BF16 | DType::F16) && has_kernel(a);
+    is_small
+        && match kind.layout {
+            Layout::NN => n > 0 && k > 0 && n.is_multiple_of(8),
+            Layout::NT => {
+                n > 0 && k > 0 && k.is_multiple_of(8) && !has_bias && matches!(epilogue, EpilogueArguments::Store)
+            }
+            Layout::TN => false,
+        }
+}
+
+/// Computes a product that [`takes`] accepts, in `out`.
+pub(super) fn launch(
+    a: CubeTensor,
+    b: CubeTensor,
+    bias: Option<CubeTensor>,
+    kind: ProductKind,
+    epilogue: EpilogueArguments,
+    out: CubeTensor,
+) -> CubeTensor {
+    let (m, n, k) = kind.layout.sizes(a.meta.shape(), b.meta.shape());
+    let (activation, residual) = match epilogue {
+        EpilogueArguments::Store => (None, None),
+        EpilogueArguments::Relu => (Some(Activation::Relu), None),
+        EpilogueArguments::AddResidual(residual) => (None, Some(addressable(residual))),
+        EpilogueArguments::Activation { activation, .. } => (Some(activation), None),
+    };
+    let _call = record_product(&a, &b, kind, residual.as_ref().map_or(0.0, calls::bytes));
+    let (a, b, bias) = (addressable(a), addressable(b), bias.map(|bias| aligned(into_contiguous(bias))));
+    let cfg = FewRows { rows: m as u32, bias: bias.is_some(), residual: residual.is_some(), activation };
+    let octs = |matrix: &CubeTensor| (row_pitch(matrix) / 8) as u32;
+    let sizes = |n: usize| {
+        let residual_pitch = residual.as_ref().map_or(0, octs);
+        SizesLaunch::new(n as u32, k as u32, octs(&a), octs(&b), residual_pitch, octs(&out))
+    };
+    let (client, dim, dtype) = (out.client.clone(), CubeDim::new_1d(THREADS), dtype_to_storage_type(out.dtype));
+
+    // SAFETY: threads read and write within the rows and columns of the matrices, whose rows begin at multiples of 16 bytes. A kernel
+    // argument needs some tensor: `b` takes the place of a bias or residual that this kernel does not touch.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        if kind.layout == Layout::NN {
+            few_rows_nn::launch_unchecked(
+                &client,
+                CubeCount::Static((n as u32 / 8).div_ceil(OCTS), 1, 1),
+                dim,
+                a.clone().into_buffer_arg(),
+                b.clone().into_buffer_arg(),
+                bias.unwrap_or_else(|| b.clone()).into_buffer_arg(),
+                residual.clone().unwrap_or_else(|| b.clone()).into_buffer_arg(),
+                out.clone().into_buffer_arg(),
+                sizes(n / 8),
+                cfg,
+                dtype,
+            );
+        } else {
+            few_rows_nt::launch_unchecked(
+                &client,
+                CubeCount::Static((n as u32).div_ceil(WARPS * PER_WARP), 1, 1),
+                dim,
+                a.clone().into_buffer_arg(),
+                b.clone().into_buffer_arg(),
+                out.clone().into_buffer_arg(),
+                sizes(n),
+                cfg,
+                dtype,
+            );
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::OnceLock;
+
+    use super::*;
+    use crate::gpu::offline::{Compiled, buffer, settings};
+
+    pub(crate) fn offline_kernels() -> &'static [Compiled] {
+        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
+        KERNELS.get_or_init(|| {
+            let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+            let sizes = || SizesCompilationArg {
+                n: (),
+                k: (),
+                a_pitch: (),
+                b_pitch: (),
+                residual_pitch: (),
+                out_pitch: (),
+            };
+            let cfg = FewRows { rows: 8, bias: true, residual: true, activation: Some(Activation::GeluTanh) };
+            let (launch, properties, target) = settings(THREADS);
+            let nn = few_rows_nn::FewRowsNn::new(
+                launch,
+                properties,
+                target,
+                b(),
+                b(),
+                b(),
+                b(),
+                b(),
+                sizes(),
+                cfg,
+                dtype,
+            );
+            let cfg = FewRows { rows: 8, bias: false, residual: false, activation: None };
+            let (launch, properties, target) = settings(THREADS);
+            let nt = few_rows_nt::FewRowsNt::new(launch, properties, target, b(), b(), b(), sizes(), cfg, dtype);
+            vec![Compiled::new("linear/few-rows-nn/bf16", nn), Compiled::new("linear/few-rows-nt/bf16", nt)]
+        })
+    }
+
+    #[test]
+    fn kernels_compile_without_a_device() {
+        for kernel in offline_kernels() {
+            assert!(kernel.ptx.is_some(), "{}", kernel.label);
+        }
+    }
+}
