@@ -1,8 +1,8 @@
 //! Products of a few rows, as decoding has them: the weights are read once, and memory is the bound.
 //!
 //! Tensor cores would wait: a tile of 128 rows would be nearly empty, and a few blocks would read all weights. Here many blocks read
-//! them, with several loads in flight. Weights `[K, N]`: a block takes 32 columns, and each of its threads every 128th row of them.
-//! Weights `[N, K]`: a warp takes four rows. Each row of the result is summed in the same order, whatever other rows there are.
+//! them, with several loads in flight. Weights `[K, N]`: a block takes 32 columns, and each of its threads eight rows of 512. Weights
+//! `[N, K]`: a warp takes four rows. Each row of the result is summed in the same order, whatever other rows there are.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
@@ -21,14 +21,14 @@ use crate::gpu::memory::{addressable, aligned, row_pitch};
 
 /// Most rows of a result.
 const MAX_ROWS: usize = 8;
-const THREADS: u32 = 512;
+const THREADS: u32 = 256;
 const WARPS: u32 = THREADS / 32;
 /// Vectors of a block's columns.
 const OCTS: u32 = 4;
-/// Rows of weights that a block reads at once.
+/// Threads that divide the rows of weights.
 const DEPTH: u32 = THREADS / OCTS;
-/// Rows of weights that a thread has in flight.
-const IN_FLIGHT: u32 = 4;
+/// Rows of weights that a thread reads at once: those of a vector of `a`.
+const OCT: u32 = 8;
 /// Rows of `[N, K]` weights per warp.
 const PER_WARP: u32 = 4;
 
@@ -58,7 +58,7 @@ struct Sizes {
 /// `out = epilogue(a · b + bias)` for weights `[K, N]`.
 #[cube(launch_unchecked)]
 fn few_rows_nn<E: Float>(
-    a: &[E],
+    a: &[Oct<E>],
     b: &[Oct<E>],
     bias: &[Oct<E>],
     residual: &[Oct<E>],
@@ -77,26 +77,23 @@ fn few_rows_nn<E: Float>(
         sums[comptime![row as usize]] = Oct::<f32>::zeroed();
     }
 
-    let mut first = UNIT_POS / OCTS;
+    let mut first = UNIT_POS / OCTS * OCT;
     while first < sizes.k {
-        let mut weights = Array::<Oct<f32>>::new(comptime![IN_FLIGHT as usize]);
+        let mut weights = Array::<Oct<E>>::new(comptime![OCT as usize]);
         #[unroll]
-        for i in 0..IN_FLIGHT {
-            let k = min(first + i * DEPTH, sizes.k - 1);
-            weights[comptime![i as usize]] = Oct::<f32>::cast_from(b[(k * sizes.b_pitch + read) as usize]);
+        for i in 0..OCT {
+            weights[comptime![i as usize]] = b[((first + i) * sizes.b_pitch + read) as usize];
         }
         #[unroll]
-        for i in 0..IN_FLIGHT {
-            let k = first + i * DEPTH;
-            let at = min(k, sizes.k - 1);
+        for row in 0..cfg.rows {
+            let x = Oct::<f32>::cast_from(a[(row * sizes.a_pitch + first / OCT) as usize]);
             #[unroll]
-            for row in 0..cfg.rows {
-                let x = f32::cast_from(a[(row * sizes.a_pitch * 8 + at) as usize]);
-                let x = select(k < sizes.k, x, 0.0f32);
-                sums[comptime![row as usize]] += weights[comptime![i as usize]] * Oct::<f32>::new(x);
+            for i in 0..OCT {
+                let weight = Oct::<f32>::cast_from(weights[comptime![i as usize]]);
+                sums[comptime![row as usize]] += weight * Oct::<f32>::new(x.extract(comptime![i as usize]));
             }
         }
-        first += comptime![IN_FLIGHT * DEPTH];
+        first += comptime![DEPTH * OCT];
     }
 
     // The lanes of a warp that have the same columns, then the warps.
@@ -152,28 +149,31 @@ fn few_rows_nt<E: Float>(
     let lane = UNIT_POS_PLANE;
     let first = (CUBE_POS as u32 * WARPS + UNIT_POS / 32) * PER_WARP;
     let octs = sizes.k / 8;
-    let mut sums = Array::<Oct<f32>>::new(comptime![(PER_WARP * cfg.rows) as usize]);
+    let mut sums = Array::<f32>::new(comptime![(PER_WARP * cfg.rows) as usize]);
     #[unroll]
     for i in 0..PER_WARP * cfg.rows {
-        sums[comptime![i as usize]] = Oct::<f32>::zeroed();
+        sums[comptime![i as usize]] = 0.0f32;
     }
 
     let mut at = lane;
     while at < octs {
-        let mut weights = Array::<Oct<f32>>::new(comptime![PER_WARP as usize]);
+        let mut weights = Array::<Oct<E>>::new(comptime![PER_WARP as usize]);
         #[unroll]
         for i in 0..PER_WARP {
             // Beyond the last row, that row is read again.
             let column = min(first + i, sizes.n - 1);
-            weights[comptime![i as usize]] =
-                Oct::<f32>::cast_from(b[column as usize * sizes.b_pitch as usize + at as usize]);
+            weights[comptime![i as usize]] = b[column as usize * sizes.b_pitch as usize + at as usize];
         }
         #[unroll]
         for row in 0..cfg.rows {
             let x = Oct::<f32>::cast_from(a[(row * sizes.a_pitch + at) as usize]);
             #[unroll]
             for i in 0..PER_WARP {
-                sums[comptime![(i * cfg.rows + row) as usize]] += weights[comptime![i as usize]] * x;
+                let products = Oct::<f32>::cast_from(weights[comptime![i as usize]]) * x;
+                #[unroll]
+                for j in 0..8usize {
+                    sums[comptime![(i * cfg.rows + row) as usize]] += products.extract(j);
+                }
             }
         }
         at += 32u32;
@@ -183,13 +183,7 @@ fn few_rows_nt<E: Float>(
     for i in 0..PER_WARP {
         #[unroll]
         for row in 0..cfg.rows {
-            let sum = sums[comptime![(i * cfg.rows + row) as usize]];
-            let mut x = 0.0f32;
-            #[unroll]
-            for j in 0..8usize {
-                x += sum.extract(j);
-            }
-            let x = plane_sum(x);
+            let x = plane_sum(sums[comptime![(i * cfg.rows + row) as usize]]);
             if lane == 0 && first + i < sizes.n {
                 out[(row * sizes.out_pitch * 8 + first + i) as usize] = E::cast_from(x);
             }
@@ -208,7 +202,7 @@ pub(super) fn takes(
     let is_small = (1..=MAX_ROWS).contains(&m) && matches!(a.dtype, DType::BF16 | DType::F16) && has_kernel(a);
     is_small
         && match kind.layout {
-            Layout::NN => n > 0 && k > 0 && n.is_multiple_of(8),
+            Layout::NN => n > 0 && k > 0 && n.is_multiple_of(8) && k.is_multiple_of(8),
             Layout::NT => {
                 n > 0 && k > 0 && k.is_multiple_of(8) && !has_bias && matches!(epilogue, EpilogueArguments::Store)
             }
@@ -288,29 +282,12 @@ pub(super) mod tests {
         static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
         KERNELS.get_or_init(|| {
             let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
-            let sizes = || SizesCompilationArg {
-                n: (),
-                k: (),
-                a_pitch: (),
-                b_pitch: (),
-                residual_pitch: (),
-                out_pitch: (),
-            };
+            let sizes =
+                || SizesCompilationArg { n: (), k: (), a_pitch: (), b_pitch: (), residual_pitch: (), out_pitch: () };
             let cfg = FewRows { rows: 8, bias: true, residual: true, activation: Some(Activation::GeluTanh) };
             let (launch, properties, target) = settings(THREADS);
-            let nn = few_rows_nn::FewRowsNn::new(
-                launch,
-                properties,
-                target,
-                b(),
-                b(),
-                b(),
-                b(),
-                b(),
-                sizes(),
-                cfg,
-                dtype,
-            );
+            let nn =
+                few_rows_nn::FewRowsNn::new(launch, properties, target, b(), b(), b(), b(), b(), sizes(), cfg, dtype);
             let cfg = FewRows { rows: 8, bias: false, residual: false, activation: None };
             let (launch, properties, target) = settings(THREADS);
             let nt = few_rows_nt::FewRowsNt::new(launch, properties, target, b(), b(), b(), sizes(), cfg, dtype);

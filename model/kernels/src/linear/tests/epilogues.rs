@@ -56,7 +56,9 @@ fn bias_and_activation_equal_plain_operations() {
     let mut failures = Vec::new();
 
     // On the kernel and not, with tails, with split K, with more columns than one tile; odd sizes.
-    for shape in [[5, 7, 3], [4, 768, 96], [128, 64, 256], [200, 72, 264], [40, 3072, 96], [513, 128, 320], [6000, 64, 576]] {
+    for shape in
+        [[5, 7, 3], [4, 768, 96], [128, 64, 256], [200, 72, 264], [40, 3072, 96], [513, 128, 320], [6000, 64, 576]]
+    {
         for (activation, p) in all.into_iter().flat_map(|activation| [(activation, 0.0), (activation, 0.3)]) {
             let expected = run_linear(activation, p, false, shape, DType::F32, &Device::flex());
             for (name, device) in devices() {
