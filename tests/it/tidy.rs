@@ -4,6 +4,7 @@
 //! tidy` writes that list anew; `KILN_TIDY=table cargo test --test it tidy -- --nocapture` prints the tree in numbers.
 
 mod documents;
+mod doors;
 mod files;
 mod keys;
 mod lists;

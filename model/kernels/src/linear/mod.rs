@@ -22,7 +22,7 @@ use burn::tensor::{Device, Tensor};
 pub(crate) use gpu::tests::offline_kernels;
 pub(crate) use ops::{Layout, LinearOps, ProductKind};
 
-use crate::activation::{self, Activation};
+use crate::activation::Activation;
 use crate::dropout::{DropoutStream, Mask, dropout as drop_out};
 #[cfg(feature = "cuda")]
 use crate::gpu::hardware::kernel_set_of;
@@ -73,7 +73,7 @@ pub fn linear_activated(
     dropout: Option<(f64, &DropoutStream)>,
 ) -> Tensor<2> {
     if reference_operators() {
-        let y = activation::reference::activate(reference::linear(x, weight, bias), activation);
+        let y = activation.reference_in_f32(reference::linear(x, weight, bias));
         return match dropout {
             Some((p, stream)) => drop_out(y, p, stream),
             None => y,
