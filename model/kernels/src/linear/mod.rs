@@ -1,6 +1,6 @@
 //! Matrix products: the bulk of a Transformer's arithmetic.
 //!
-//! Products of any shape run on one kernel: see `gpu/mod.rs` for 16-bit floats on Hopper, and `gpu/ampere/mod.rs` for other GPUs since
+//! Products of any shape run on one kernel: see `gpu/hopper/mod.rs` for 16-bit floats on Hopper, and `gpu/ampere/mod.rs` for other GPUs since
 //! Ampere and for f32. Both copy vectors of 16 bytes; where a row of a result is not a multiple of them, a gap follows it. All other
 //! products run on the backend's own, with a strategy whose launches are known to succeed: the backend's autotune prefers a candidate
 //! that computes nothing on tall matrices.
