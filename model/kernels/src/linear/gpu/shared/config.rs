@@ -22,7 +22,8 @@ pub(crate) const WARPGROUPS: u32 = 2;
 pub(crate) const PANEL_OCTS: usize = PANEL * PANEL / 8;
 /// Rows of tiles that are walked together, for reuse in L2.
 pub(crate) const GROUP_M: u32 = 16;
-/// Stages of a block on Hopper whose results are not in shared memory.
+/// Stages of a block on Hopper whose results are not in shared memory
+/// (`benches/results/2026-11-21-h200-561509c.md`).
 pub(crate) const HOPPER_STAGES: usize = 4;
 /// Stages of a block on Ampere.
 const AMPERE_STAGES: usize = 3;

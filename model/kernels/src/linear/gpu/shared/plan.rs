@@ -74,9 +74,9 @@ pub(crate) struct Plan {
 }
 
 /// Whether a product of M x N x K in TF32 is faster on the kernel for Hopper, with the transposes that its layout needs, than on the one
-/// for Ampere.
+/// for Ampere. The constants: `benches/results/2026-11-25-h100-f32.md`.
 pub(crate) fn tf32_pays(layout: Layout, (m, n, k): (usize, usize, usize)) -> bool {
-    /// Seconds that a multiplication and an addition take less.
+    /// Seconds that a multiplication and an addition take less (`benches/results/2026-11-25-h100-f32.md`).
     const SAVED: f64 = 6e-15;
     /// Seconds of the transpose of an element, which is read and written, and of a launch.
     const PER_ELEMENT: f64 = 3.2e-12;

@@ -11,9 +11,10 @@ use crate::gpu::reduce::add_up;
 
 /// Threads of a block.
 pub(crate) const SUM_THREADS: u32 = 256;
-/// Blocks in flight per multiprocessor: many threads wait for memory.
+/// Blocks in flight per multiprocessor: many threads wait for memory
+/// (`benches/results/2026-11-22-h200-5980429.md`).
 const SUM_BLOCKS: usize = 6;
-/// Partial sums that a thread has in flight.
+/// Partial sums that a thread has in flight (`benches/results/2026-11-22-h200-5980429.md`).
 const SLICES_IN_FLIGHT: u32 = 3;
 
 /// What the kernel is compiled for.
