@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::config::{Base, Config, Machine};
+use super::choose::Base;
+use crate::config::{Config, Machine};
 
 /// The sources of a configuration.
 #[derive(Debug, Clone, Default)]

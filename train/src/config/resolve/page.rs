@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use toml::{Table, Value};
+
+use super::dotted::leaves;
 use super::mistakes::OPTIONAL_KEYS;
 use super::*;
 use crate::config::reference::KeyDoc;
