@@ -52,7 +52,7 @@ impl FeedForward {
         self.output.branch(self.inner(x, stream), stream)
     }
 
-    /// The activated inner features, `[M, F]`.
+    /// The activated inner features, `[M, F]`: `Dropout(act(x W1 + b1))`, gated `Dropout(act(x Wg) * (x Wu))`.
     fn inner(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Tensor<2> {
         let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
         self.activation.after(&self.input, x, dropout, stream)
