@@ -14,6 +14,7 @@ mod modules;
 mod phrases;
 mod printing;
 mod scan;
+mod step_path;
 pub(crate) mod tree;
 
 use std::collections::BTreeMap;
