@@ -7,8 +7,7 @@ use crate::checkpointing::ActivationCheckpointing;
 use crate::config::{Architecture, NormPlacement, TransformerConfig};
 use crate::mlm::max_labels;
 
-/// Free blocks of a GPU's memory pools, as a share of what is in use and in any case. Measured with the presets on an
-/// H100 (`benches/results/2026-11-25-h100-x2-profile.md`).
+/// Free blocks of a GPU's memory pools: a share of what is in use, and in any case (`benches/results/2026-11-25-h100-x2-profile.md`).
 const POOL_SHARE: f64 = 0.045;
 const LEAST_POOL_BYTES: u64 = 10 << 20;
 

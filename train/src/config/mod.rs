@@ -30,8 +30,7 @@ mod validate;
 
 use std::path::{Path, PathBuf};
 
-use kiln_data::files::read_file;
-use kiln_data::{CorpusConfig, LabelConfig, LoaderConfig, TextConfig, TokenizerConfig};
+use kiln_data::{CorpusConfig, LabelConfig, LoaderConfig, TextConfig, TokenizerConfig, files::read_file};
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,27 @@
 //! The last stage: refuses a configuration with mistakes, or one that the machine cannot run.
 
+use std::collections::BTreeSet;
+
 use super::adjust::Adjusted;
-use super::sources::{ConfigError, Resolved, Sources};
+use super::choose::Base;
+use super::report::ConfigError;
+use super::sources::Sources;
 use crate::config::machine::{Machine, too_large};
 use crate::config::set_keys::SetKeys;
 use crate::config::{Config, paths};
+
+/// A configuration and its origin.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// The configuration: valid.
+    pub config: Config,
+    /// The origin of the keys that are not set.
+    pub base: Base,
+    /// A sentence about each default that gave way to a set key.
+    pub notes: Vec<String>,
+    /// The keys that the file and the command line set.
+    pub set: BTreeSet<String>,
+}
 
 /// Returns the configuration, or all mistakes of all stages.
 pub(super) fn check(adjusted: Adjusted, sources: &Sources) -> Result<Resolved, ConfigError> {

@@ -2,7 +2,7 @@
 
 use super::merge::read_over;
 use super::read::read_assignments;
-use super::sources::ConfigError;
+use super::report::ConfigError;
 use crate::config::Config;
 
 impl Config {

@@ -24,9 +24,11 @@ mod report;
 mod sources;
 mod syntax;
 
+pub use check::Resolved;
 pub use choose::{Base, Chosen};
 pub(super) use dotted::lookup;
-pub use sources::{ConfigError, Resolved, Sources};
+pub use report::ConfigError;
+pub use sources::Sources;
 
 use super::Config;
 

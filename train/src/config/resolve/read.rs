@@ -107,6 +107,7 @@ impl Given {
             let problem = "the `=` is missing; write key=value, for example --set optim.lr=3e-4";
             return self.report.problem(Some(&origin), problem.into());
         };
+
         let (key, text) = (key.trim(), text.trim());
         if key.is_empty() || key.split('.').any(|part| part.is_empty()) {
             return self

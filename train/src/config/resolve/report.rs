@@ -1,9 +1,9 @@
 //! The mistakes and notes of a configuration, each with the place where its key was given.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::lines::in_a_file;
-use super::sources::ConfigError;
 
 /// The place where a key was given.
 #[derive(Clone)]
@@ -67,5 +67,26 @@ impl Report {
             .get(key)
             .or_else(|| self.origins.iter().find(|(given, _)| given.starts_with(&below)).map(|(_, origin)| origin))
             .or_else(|| self.origin(key.rsplit_once('.')?.0))
+    }
+}
+
+/// All mistakes of a configuration. They are found before any work is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// One line per mistake: where, what was found, what to do.
+    pub problems: Vec<String>,
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.problems.as_slice() {
+            [problem] => f.write_str(problem),
+            problems => {
+                write!(f, "{} problems in the configuration", problems.len())?;
+                problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
+            }
+        }
     }
 }

@@ -1,10 +1,7 @@
-//! What a configuration is made from, and what comes of it.
+//! What a configuration is made from.
 
-use std::collections::BTreeSet;
-use std::fmt;
 use std::path::PathBuf;
 
-use super::choose::Base;
 use crate::config::{Config, Machine};
 
 /// The sources of a configuration.
@@ -28,38 +25,4 @@ pub struct Sources {
     pub machine: Option<Machine>,
     /// The configuration is only shown: it may name missing files, and a model that does not fit the machine.
     pub only_shown: bool,
-}
-
-/// A configuration and its origin.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Resolved {
-    /// The configuration: valid.
-    pub config: Config,
-    /// The origin of the keys that are not set.
-    pub base: Base,
-    /// A sentence about each default that gave way to a set key.
-    pub notes: Vec<String>,
-    /// The keys that the file and the command line set.
-    pub set: BTreeSet<String>,
-}
-
-/// All mistakes of a configuration. They are found before any work is done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigError {
-    /// One line per mistake: where, what was found, what to do.
-    pub problems: Vec<String>,
-}
-
-impl std::error::Error for ConfigError {}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.problems.as_slice() {
-            [problem] => f.write_str(problem),
-            problems => {
-                write!(f, "{} problems in the configuration", problems.len())?;
-                problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
-            }
-        }
-    }
 }
