@@ -152,7 +152,7 @@ fn operators(criterion: &mut Criterion) {
         let (x, w, b) = (place.leaf([m, d]), place.leaf([d, f]), place.leaf([f]));
         (x.clone(), move || linear(x.clone(), w.clone(), Some(b.clone())))
     });
-    for by in [Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu] {
+    for by in Activation::ALL {
         place.operator(criterion, &format!("linear_{by:?}_dropout"), product, |place| {
             let (x, w, b, stream) = (place.leaf([m, d]), place.leaf([d, f]), place.leaf([f]), place.stream());
             (x.clone(), move || linear_activated(x.clone(), w.clone(), Some(b.clone()), by, Some((0.1, &stream))))

@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         max_positions: 64,
         norm_kind: NormKind::RmsNorm,
         positions: Positions::Rotary,
-        activation: FeedForwardActivation::Swiglu,
+        activation: FeedForwardActivation::SWIGLU,
         bias: false,
         dropout: 0.0,
         pad_id: tokenizer.special().pad.unwrap_or(0),

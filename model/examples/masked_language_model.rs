@@ -17,9 +17,7 @@ use kiln_data::{
     TokenizerKind, prepare_text,
 };
 use kiln_model::mlm::{MaskConfig, mask_tokens};
-use kiln_model::{
-    Architecture, DropoutStream, EncoderOnly, FeedForwardActivation, Positions, TextBatch, TransformerConfig,
-};
+use kiln_model::{Activation, Architecture, DropoutStream, EncoderOnly, Positions, TextBatch, TransformerConfig};
 use training::{AdamW, folder, host, ids, scalar, write_counting};
 
 const STEPS: u64 = 600;
@@ -54,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         embedding_norm: true,
         scale_embedding: false,
         positions: Positions::Rotary,
-        activation: FeedForwardActivation::Gelu,
+        activation: Activation::Gelu.into(),
         dropout: 0.0,
         pad_id: tokenizer.special().pad.unwrap_or(0),
         ..TransformerConfig::default()

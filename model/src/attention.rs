@@ -150,7 +150,12 @@ impl SelfAttention {
         self.output.forward(self.attend(self.project(x, rows, stream), rows, causal, stream), stream)
     }
 
-    /// [`Self::forward`] without the last product, which the residual sum computes.
+    /// [`Self::forward`] without the last product, which the residual sum computes:
+    ///
+    /// ```text
+    /// Q, K, V = x Wqkv                        Q and K normalized by head and rotated, if the model does
+    /// branch  = Softmax(Q K' / sqrt(K)) V     Wo is the pending product
+    /// ```
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`. The returned branch evaluates to `[B * T, D]`.

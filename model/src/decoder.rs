@@ -205,7 +205,12 @@ impl DecoderLayer {
         BranchNorms { norm: &self.feed_forward_norm, result: &self.feed_forward_result_norm }
     }
 
-    /// [`Layer::pass`] without dropout, which stores keys and values in `cache`.
+    /// [`Layer::pass`] without dropout, which stores keys and values in `cache`:
+    ///
+    /// ```text
+    /// K, V  = cache <- Project(Norm(x))
+    /// x <- x + SelfAttention(Norm(x));  x <- x + CrossAttention(Norm(x), cache);  x <- x + FFN(Norm(x))
+    /// ```
     fn prefill(
         &self,
         x: ResidualStream,
@@ -220,14 +225,19 @@ impl DecoderLayer {
         self.residual.around(self.feed_forward_norms(), x, None, |x| self.feed_forward.branch(x, None))
     }
 
-    /// [`Layer::pass`] without dropout and source for further positions of a single text.
+    /// [`Layer::pass`] without dropout and source for further positions of a single text: `x <- x + SelfAttention(Norm(x), cache)`,
+    /// `x <- x + FFN(Norm(x))`.
     fn extend(&self, x: ResidualStream, rows: &Rows, mask: &AttentionMask, cache: &mut LayerCache) -> ResidualStream {
         let attend = |x| self.self_attention.extend(x, rows, mask, &mut cache.target);
         let x = self.residual.around(self.self_attention_norms(), x, None, attend);
         self.residual.around(self.feed_forward_norms(), x, None, |x| self.feed_forward.branch(x, None))
     }
 
-    /// [`Layer::pass`] without dropout for the next position of each row.
+    /// [`Layer::pass`] without dropout for the next position of each row, whose keys and values are appended to `cache`:
+    ///
+    /// ```text
+    /// x <- x + SelfAttention(Norm(x), cache);  x <- x + CrossAttention(Norm(x), cache);  x <- x + FFN(Norm(x))
+    /// ```
     fn step(
         &self,
         x: ResidualStream,
@@ -272,6 +282,15 @@ impl Layer for DecoderLayer {
         self.residual.enter(self.self_attention_norms(), x, stream)
     }
 
+    /// Pre-norm, as [`Residual`] has it:
+    ///
+    /// ```text
+    /// x <- x + Dropout(SelfAttention(Norm(x)))
+    /// x <- x + Dropout(CrossAttention(Norm(x), memory))     if there is a source
+    /// x <- x + Dropout(FFN(Norm(x)))
+    /// ```
+    ///
+    /// Each norm computes the sum in front of it. So [`Layer::enter`] has made the first norm, and the last sum is made behind the layer.
     fn pass(&self, x: Entered, input: &LayerInput, stream: Option<&DropoutStream>) -> ResidualStream {
         let LayerInput { rows, memory } = input;
         let attend = |x| self.self_attention.branch(x, rows, true, stream);

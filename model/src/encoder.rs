@@ -97,6 +97,12 @@ impl Layer for EncoderLayer {
         self.residual.enter(self.self_attention_norms(), x, stream)
     }
 
+    /// Pre-norm, as [`Residual`] has it:
+    ///
+    /// ```text
+    /// x <- x + Dropout(SelfAttention(Norm(x)))
+    /// x <- x + Dropout(FFN(Norm(x)))
+    /// ```
     fn pass(&self, x: Entered, LayerInput { rows, .. }: &LayerInput, stream: Option<&DropoutStream>) -> ResidualStream {
         let attend = |x| self.self_attention.branch(x, rows, false, stream);
         let x = self.residual.leave(self.self_attention_norms(), x, stream, attend);

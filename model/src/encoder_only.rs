@@ -2,11 +2,11 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Int, Tensor};
-use kiln_kernels::{DropoutStream, Projection, embedding, labelled_rows, row_argmax};
+use kiln_kernels::{Activation, DropoutStream, Projection, embedding, labelled_rows, row_argmax};
 
 use crate::batch::TextBatch;
 use crate::classifier::{Classifier, first_of_rows};
-use crate::config::{Architecture, ClassHead, FeedForwardActivation, TransformerConfig};
+use crate::config::{Architecture, ClassHead, TransformerConfig};
 use crate::embedding::TokenEmbedding;
 use crate::encoder::Encoder;
 use crate::init::{Init, Role};
@@ -54,7 +54,7 @@ pub struct MaskedHead {
     /// Bias of the logits, `[V]`.
     pub bias: Param<Tensor<1>>,
     #[module(skip)]
-    activation: FeedForwardActivation,
+    activation: Activation,
 }
 
 impl MaskedHead {
@@ -66,12 +66,8 @@ impl MaskedHead {
             output: (!init.config.tie_embeddings.ties_output())
                 .then(|| Linear::init_without_bias(&init.at("output"), [d, v], Role::Plain)),
             bias: init.constant(v, 0.0),
-            // A gated activation needs twice the columns, which the head's matrix does not have: take its ungated part.
-            activation: match init.config.activation {
-                FeedForwardActivation::Swiglu => FeedForwardActivation::Silu,
-                FeedForwardActivation::Geglu => FeedForwardActivation::GeluTanh,
-                activation => activation,
-            },
+            // A gated activation needs twice the columns, which the head's matrix does not have: take the activation of the gate.
+            activation: init.config.activation.by(),
         }
     }
 }
@@ -247,7 +243,7 @@ impl EncoderOnly {
     /// Applies the head up to the output projection. Returns the hidden states and the projection.
     fn head(&self, hidden: Tensor<2>) -> (Tensor<2>, Projection) {
         let head = self.head.as_ref().expect("this model has no head for masked tokens (model.mlm_head = false)");
-        let x = head.norm.forward(head.activation.after(&head.transform, hidden, None, None));
+        let x = head.norm.forward(head.transform.forward_activated(hidden, head.activation, None, None));
         let projection = head.output.as_ref().map_or_else(|| self.embedding.projection(), Linear::projection);
         (x, Projection { bias: Some(head.bias.val()), ..projection })
     }

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use kiln_kernels::{Activation, Branch, DropoutStream};
+use kiln_kernels::{Branch, DropoutStream};
 
 use crate::config::{FeedForwardActivation, Product};
 use crate::init::{Init, Role};
@@ -52,7 +52,7 @@ impl FeedForward {
         self.output.branch(self.inner(x, stream), stream)
     }
 
-    /// The activated inner features, `[M, F]`.
+    /// The activated inner features, `[M, F]`: `Dropout(act(x W1 + b1))`, gated `Dropout(act(x Wg) * (x Wu))`.
     fn inner(&self, x: Tensor<2>, stream: Option<&DropoutStream>) -> Tensor<2> {
         let dropout = stream.filter(|_| self.dropout > 0.0).map(|stream| (self.dropout, stream));
         self.activation.after(&self.input, x, dropout, stream)
@@ -72,21 +72,13 @@ impl FeedForwardActivation {
         dropout: Option<(f64, &DropoutStream)>,
         stream: Option<&DropoutStream>,
     ) -> Tensor<2> {
-        let activation = match self {
-            Self::Relu => Activation::Relu,
-            Self::Gelu => Activation::Gelu,
-            Self::GeluTanh => Activation::GeluTanh,
-            Self::Silu => Activation::Silu,
-            Self::Swiglu => return dropped(kiln_kernels::swiglu(linear.forward(x, stream)), dropout),
-            Self::Geglu => return dropped(kiln_kernels::geglu(linear.forward(x, stream)), dropout),
+        let Some(gated) = self.gated_operator() else {
+            return linear.forward_activated(x, self.by(), dropout, stream);
         };
-        linear.forward_activated(x, activation, dropout, stream)
-    }
-}
-
-fn dropped(y: Tensor<2>, dropout: Option<(f64, &DropoutStream)>) -> Tensor<2> {
-    match dropout {
-        Some((p, stream)) => kiln_kernels::dropout(y, p, stream),
-        None => y,
+        let y = gated(linear.forward(x, stream));
+        match dropout {
+            Some((p, stream)) => kiln_kernels::dropout(y, p, stream),
+            None => y,
+        }
     }
 }

@@ -112,7 +112,7 @@ pub use encoder::{Encoder, EncoderLayer};
 pub use encoder_decoder::EncoderDecoder;
 pub use encoder_only::{EncoderOnly, MaskedHead};
 pub use feed_forward::FeedForward;
-pub use kiln_kernels::DropoutStream;
+pub use kiln_kernels::{Activation, DropoutStream};
 pub use kv_cache::{DecoderCache, Memory};
 pub use learned_prompt::{Insertion, LearnedPrompt, is_learned_prompt, prompt_of_tokens};
 pub use linear::{Adapter, Linear};

@@ -1,7 +1,7 @@
 //! Matrix products with a bias.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Tensor, activation};
+use burn::tensor::Tensor;
 use kiln_kernels::{Activation, Branch, DropoutStream, Projection};
 
 use crate::config::Product;
@@ -134,13 +134,7 @@ impl Linear {
             let bias = self.bias.as_ref().map(Param::val);
             return kiln_kernels::linear_activated(x, self.weight.val(), bias, by, dropout);
         }
-        let y = self.forward(x, stream);
-        let y = match by {
-            Activation::Relu => activation::relu(y),
-            Activation::Gelu => activation::gelu(y),
-            Activation::GeluTanh => activation::gelu_approximate(y),
-            Activation::Silu => activation::silu(y),
-        };
+        let y = by.reference(self.forward(x, stream));
         match dropout {
             Some((p, stream)) => kiln_kernels::dropout(y, p, stream),
             None => y,

@@ -155,7 +155,13 @@ impl ResidualStream {
     }
 }
 
-/// How a layer adds its sublayers to the residual stream.
+/// How a layer adds its sublayers `F` to the residual stream `x`:
+///
+/// ```text
+/// pre-norm    x <- x + Dropout(F(Norm(x)))
+/// post-norm   x <- Norm(x + Dropout(F(x)))
+/// sandwich    x <- x + Dropout(Norm'(F(Norm(x))))
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Residual {
     placement: NormPlacement,
@@ -182,8 +188,7 @@ impl Residual {
         (init.config.norm != NormPlacement::Post).then(|| Norm::init(init))
     }
 
-    /// Pre-norm: `x + dropout(sublayer(norm(x)))`. Post-norm: `norm(x + dropout(sublayer(x)))`. Sandwich norms: as pre-norm, with
-    /// a second norm around the sublayer.
+    /// Adds a sublayer: [`Self::enter`], the sublayer, [`Self::leave`].
     pub(crate) fn around(
         &self,
         norms: BranchNorms<'_>,
@@ -194,7 +199,7 @@ impl Residual {
         self.leave(norms, self.enter(norms, x, stream), stream, sublayer)
     }
 
-    /// The first part of [`Self::around`], up to the input of the sublayer.
+    /// Computes the input of the sublayer: `Norm(x)`, or `x` with post-norm. Adds the pending sublayer first.
     pub(crate) fn enter(&self, norms: BranchNorms<'_>, x: ResidualStream, stream: Option<&DropoutStream>) -> Entered {
         match self.placement {
             NormPlacement::Pre | NormPlacement::Sandwich => {
@@ -205,7 +210,7 @@ impl Residual {
         }
     }
 
-    /// The second part of [`Self::around`].
+    /// Computes `F` and its sum with `x`. With pre-norm the sum stays pending for the next norm, which computes both in one pass.
     pub(crate) fn leave(
         &self,
         norms: BranchNorms<'_>,

@@ -34,10 +34,10 @@ pub(crate) struct LayerInput {
 
 /// A layer of a stack: sublayers in residual branches.
 pub(crate) trait Layer: Module + 'static {
-    /// Adds the branch that the layer before has left pending.
+    /// Adds the branch that the layer before has left pending: `x <- x + branch`, then the first norm of the layer.
     fn enter(&self, x: ResidualStream, stream: Option<&DropoutStream>) -> Entered;
 
-    /// Computes the layer.
+    /// Computes the layer, from its first sublayer on.
     fn pass(&self, x: Entered, input: &LayerInput, stream: Option<&DropoutStream>) -> ResidualStream;
 
     /// The bias of the branch that is left pending, and how it is added.

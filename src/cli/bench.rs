@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use burn::tensor::{Device, FloatDType};
+use kiln_lab::diagnose::Effort;
 use kiln_lab::diagnose::bench_record::BenchRecord;
 use kiln_lab::diagnose::operators::{Peaks, measure as measure_operators, measure_compared};
 use kiln_lab::diagnose::peer::Peer;
 use kiln_lab::diagnose::replay::compare;
-use kiln_lab::diagnose::step_time::{Effort, measure};
+use kiln_lab::diagnose::step_time::measure;
 use kiln_lab::diagnose::workload::{NAMES, Workload};
 use kiln_ranks::Ranks;
 use kiln_train::config::Precision;
@@ -160,7 +161,7 @@ impl Bench {
         let dtype = device::compute_dtype(first.map_or(Precision::Auto, |train| train.precision), &device)?;
         let peaks = device::peak_flops_per_sec(&device, dtype).zip(device::peak_bytes_per_sec(&device));
         let peaks = peaks.map(|(flops, bytes)| Peaks { flops, bytes });
-        let effort = Effort { steps, repeats };
+        let effort = Effort::new(steps, repeats);
         Ok(Self { workloads, device, dtype, effort, operators, capture, json, baseline, peer, peaks })
     }
 

@@ -275,7 +275,7 @@ fn folders_that_do_not_fit_are_refused() {
         &["model_type \"mamba\" is not supported; Kiln reads gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian, m2m_100 and t5"],
     );
     change("activation", "bert", &|dir| config(dir, "\"gelu\"", "\"quick_gelu\""))
-        .refused(3, &["hidden_act \"quick_gelu\" is not supported; supported: gelu, gelu_new, relu"]);
+        .refused(3, &["hidden_act \"quick_gelu\" is not supported; supported: relu, gelu, gelu_python, gelu_new"]);
     change("rope", "llama", &|dir| config(dir, "\"rope_type\": \"default\"", "\"rope_type\": \"yarn\""))
         .refused(3, &["rope_parameters.factor is missing or not a number; rotary positions of type yarn need it"]);
     change("layers", "bert", &|dir| config(dir, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1")).refused(

@@ -4,14 +4,17 @@
 //! tidy` writes that list anew; `KILN_TIDY=table cargo test --test it tidy -- --nocapture` prints the tree in numbers.
 
 mod documents;
+mod doors;
 mod files;
 mod keys;
 mod lists;
 mod locks;
+mod measured;
 mod modules;
 mod phrases;
 mod printing;
 mod scan;
+mod step_path;
 pub(crate) mod tree;
 
 use std::collections::BTreeMap;
@@ -38,6 +41,7 @@ arrow       imports from a module of the same layer or a higher one        both 
 circle      modules that import each other                                 file        lines of a file over 400
 function    lines of a function over 80                                    parameters  parameters of a function over 8
 paragraph   lines of a function over 25 without a blank line               phrase      phrases of tidy/phrases.rs in a file
+measured    tuned constants of a kernel without the file of their measurement
 print       printing outside the command line and the console              read        reads of tensors that no `host_sync::waiting` counts";
 
 /// The crates and their source folders.
@@ -70,6 +74,7 @@ fn what_breaks_a_rule_is_listed_and_only_becomes_less() {
             both_batches(&sources),
             uncounted_reads(&sources),
             phrases::count(&sources),
+            measured::count(&sources),
         ]
         .concat(),
     );

@@ -182,7 +182,7 @@ impl<'a> ChatBlockEncoder<'a> {
         Ok(encoded)
     }
 
-    /// Returns the ids of a row. Those of two conversations stand behind the length of the first.
+    /// Returns the ids of a row. The ids of two conversations stand behind the length of the first.
     fn ids_of(&self, encoded: Vec<Encoded>) -> Result<Vec<u32>, RowProblem> {
         let checked: Vec<Vec<u32>> = encoded.into_iter().map(|ids| self.checked(ids)).collect::<Result<_, _>>()?;
         Ok(match &checked[..] {

@@ -1,14 +1,14 @@
 //! The speed of the link between the ranks' devices: the two collectives of a training step, at several sizes.
 
-use std::time::Instant;
-
 use anyhow::{Context, Result};
 use burn::tensor::{DType, Device, Tensor};
 use kiln_ranks::Ranks;
 
+use super::pace::{Effort, time};
+
 /// Sizes of the whole tensor that are measured, MiB. The largest is the gradient of GPT-2 124M in f32.
 const SIZES_MIB: [usize; 4] = [4, 40, 200, 498];
-/// Calls before the clock starts, and calls of a repeat.
+/// Calls of a repeat, the first of which warms up.
 const CALLS: usize = 5;
 /// Repeats, of which the median counts.
 const REPEATS: usize = 5;
@@ -63,29 +63,29 @@ fn measure_size(ranks: &Ranks, device: &Device, bytes: usize) -> Result<LinkTime
     anyhow::ensure!((f64::from(sum) / wanted as f64 - 1.0).abs() < 1e-3, "exchanged {sum} instead of {wanted}");
 
     let own = mine.clone().slice(bounds[ranks.rank()]..bounds[ranks.rank() + 1]);
-    let [exchange_secs, host_secs] = time(ranks, &device, || ranks.exchange(mine.clone(), &bounds))?;
-    let [all_gather_secs, _] = time(ranks, &device, || ranks.all_gather(own.clone(), mine.clone(), &bounds))?;
+    let [exchange_secs, host_secs] = time_of_ranks(ranks, &device, || ranks.exchange(mine.clone(), &bounds))?;
+    let [all_gather_secs, _] = time_of_ranks(ranks, &device, || ranks.all_gather(own.clone(), mine.clone(), &bounds))?;
     Ok(LinkTime { bytes: 4 * n, exchange_secs, all_gather_secs, host_secs })
 }
 
 /// Returns the seconds of a call on the slowest rank, and those that its host takes to enqueue it.
-fn time(ranks: &Ranks, device: &Device, call: impl Fn() -> Result<Tensor<1>>) -> Result<[f64; 2]> {
-    let (mut secs, mut hosts) = (Vec::new(), Vec::new());
-    for _ in 0..=REPEATS {
-        ranks.share("beginning to measure", ())?;
-        let started = Instant::now();
-        let mut last = None;
-        for _ in 0..CALLS {
-            last = Some(call()?);
-        }
-        hosts.push(started.elapsed().as_secs_f64() / CALLS as f64);
-        device.sync().context("waiting for the device")?;
-        drop(last);
-        secs.push(started.elapsed().as_secs_f64() / CALLS as f64);
-    }
-
+fn time_of_ranks(ranks: &Ranks, device: &Device, call: impl Fn() -> Result<Tensor<1>>) -> Result<[f64; 2]> {
     // The first repeat connects and warms up.
-    let medians = [secs, hosts].map(|all| median(all[1..].to_vec()));
+    let effort = Effort { steps: CALLS, repeats: REPEATS, warm_up: 1 };
+    // Only the last result is kept: the tensors are large.
+    let mut last = None;
+    let paced = time(
+        device,
+        effort,
+        || ranks.share("beginning to measure", ()).map(drop),
+        |_| {
+            last = Some(call()?);
+            Ok(())
+        },
+    )?;
+    drop(last);
+
+    let medians = [paced.device.median(), paced.host.median()];
     let of_ranks = ranks.share("the time of a collective", medians)?;
     Ok(of_ranks.into_iter().fold([0.0, 0.0], |most: [f64; 2], of| [most[0].max(of[0]), most[1].max(of[1])]))
 }

@@ -10,7 +10,8 @@ use kiln_train::metrics::deferred::Measures;
 use kiln_train::optim::flat::FlatState;
 use kiln_train::train::{CapturedSteps, TrainState};
 
-use super::step_time::{Effort, Paced, pace};
+use super::pace::Effort;
+use super::step_time::{StepPace, pace};
 use super::workload::Workload;
 
 /// The result of a comparison that found no difference.
@@ -99,7 +100,7 @@ fn train(
     let FlatState { master, named, .. } = state.optimizer.state();
     numbers.push(read([master].into_iter().chain(named.iter().flatten()).cloned().collect())?);
 
-    let Paced { step: time, enqueue, .. } = pace(device, effort, || drop(step(&mut state, 1)))?;
+    let StepPace { step: time, enqueue, .. } = pace(device, effort, || drop(step(&mut state, 1)))?;
     let added_bytes = before.zip(reserved_bytes(device)).map(|(before, after)| after.saturating_sub(before));
     Ok((numbers, Pace { step: time, enqueue, added_bytes }, captured))
 }
@@ -118,7 +119,7 @@ mod tests {
     #[test]
     fn replayed_steps_equal_eager_steps_on_devices_with_graphs() {
         let workload = Workload::named("tiny").expect("a listed name");
-        let effort = Effort { steps: 2, repeats: 1 };
+        let effort = Effort::new(2, 1);
         let device = kiln_train::device::DeviceChoice::Auto.open().expect("at least the CPU");
         let compared = compare(&workload, FloatDType::F32, &device, effort, 12);
         if kiln_train::device::is_cpu(&device) {

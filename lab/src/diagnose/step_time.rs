@@ -12,6 +12,7 @@ use kiln_train::config::Capture;
 use kiln_train::metrics::deferred::Measures;
 use kiln_train::train::{CapturedSteps, TrainState, compile_step};
 
+use super::pace::{Effort, time};
 use super::workload::{Workload, effective_tokens};
 
 /// A measured step.
@@ -41,15 +42,6 @@ pub struct StepTime {
     pub losses: [f64; 2],
     /// Steps that were taken in all.
     pub n_steps: usize,
-}
-
-/// How often steps are timed.
-#[derive(Debug, Clone, Copy)]
-pub struct Effort {
-    /// Steps per repeat.
-    pub steps: usize,
-    /// Repeats, of which the median is reported.
-    pub repeats: usize,
 }
 
 /// Times `workload` on `device`, together with the other `ranks`: each takes a batch of its own, and the figures are this
@@ -91,7 +83,7 @@ pub fn measure(
     ranks.share("beginning to measure", ())?;
 
     let mut last = None;
-    let Paced { step: time, spread, enqueue } = pace(device, effort, || last = Some(step()))?;
+    let StepPace { step: time, spread, enqueue } = pace(device, effort, || last = Some(step()))?;
     let last = mean_loss(last.context("no step was taken")?)?;
     ensure!(last < first, "the loss went from {first:.3} to {last:.3}: the steps that were timed did not train");
 
@@ -119,33 +111,25 @@ pub fn measure(
 }
 
 /// [`StepTime::step`], [`StepTime::spread`] and [`StepTime::enqueue`].
-pub(super) struct Paced {
+pub(super) struct StepPace {
     pub(super) step: Duration,
     pub(super) spread: [Duration; 2],
     pub(super) enqueue: Duration,
 }
 
-/// Measures the times of `step`.
-pub(super) fn pace(device: &Device, effort: Effort, mut step: impl FnMut()) -> Result<Paced> {
-    let (mut steps, mut enqueues) = (Vec::new(), Vec::new());
-    for _ in 0..effort.repeats {
-        let started = Instant::now();
-        (0..effort.steps).for_each(|_| step());
-        wait(device)?;
-        steps.push(started.elapsed() / effort.steps as u32);
-    }
-
-    for _ in 0..effort.repeats {
-        let started = Instant::now();
+/// Measures the times of `step`: of many in a row, and of single ones that begin with an empty queue.
+pub(super) fn pace(device: &Device, effort: Effort, mut step: impl FnMut()) -> Result<StepPace> {
+    let mut call = |_| {
         step();
-        enqueues.push(started.elapsed());
-        wait(device)?;
-    }
-
-    steps.sort();
-    enqueues.sort();
-    let median = effort.repeats / 2;
-    Ok(Paced { step: steps[median], spread: [steps[0], steps[steps.len() - 1]], enqueue: enqueues[median] })
+        Ok(())
+    };
+    let many = time(device, effort, || Ok(()), &mut call)?;
+    let single = time(device, Effort { steps: 1, ..effort }, || Ok(()), &mut call)?;
+    Ok(StepPace {
+        step: Duration::from_secs_f64(many.device.median()),
+        spread: many.device.spread().map(Duration::from_secs_f64),
+        enqueue: Duration::from_secs_f64(single.host.median()),
+    })
 }
 
 /// Waits for the device (host sync).
@@ -167,7 +151,7 @@ mod tests {
     #[test]
     fn a_small_model_is_timed_on_the_cpu() {
         let workload = Workload::named("tiny").expect("a listed name");
-        let effort = Effort { steps: 3, repeats: 3 };
+        let effort = Effort::new(3, 3);
         let time = measure(&workload, FloatDType::F32, &Device::flex(), effort, &Ranks::alone()).expect("it runs");
         assert!(time.step > Duration::ZERO && time.enqueue > Duration::ZERO);
         assert!(time.spread[0] <= time.step && time.step <= time.spread[1], "{:?}", time.spread);

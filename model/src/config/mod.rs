@@ -1,5 +1,6 @@
 //! The shape of a Transformer: one plain structure, checked once, saved next to the weights as `config.json`.
 
+mod activation;
 mod classes;
 mod layers;
 mod lora;
@@ -8,7 +9,9 @@ mod prompt;
 mod rope;
 mod validate;
 
+pub use activation::FeedForwardActivation;
 pub use classes::ClassHead;
+use kiln_kernels::Activation;
 pub(crate) use lora::{AdapterColumns, Product};
 pub use lora::{LoraConfig, LoraTarget};
 pub use rope::RopeScaling;
@@ -208,31 +211,6 @@ impl Positions {
     }
 }
 
-/// The activation of the feed-forward layers: one of the element-wise [`kiln_kernels::Activation`], or a gated product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FeedForwardActivation {
-    /// `max(x, 0)`.
-    Relu,
-    /// `x * Phi(x)` with the exact normal distribution function (erf), PyTorch's default GELU.
-    Gelu,
-    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`, the GELU of GPT-2.
-    GeluTanh,
-    /// `x * sigmoid(x)`, also called swish.
-    Silu,
-    /// `silu(gate) * up` (Shazeer 2020). One product computes gate and up, so `2 * d_ff` inner features become `d_ff`.
-    Swiglu,
-    /// `gelu_tanh(gate) * up` (Shazeer 2020; Gemma, T5 1.1), as `Swiglu`.
-    Geglu,
-}
-
-impl FeedForwardActivation {
-    /// Whether one product computes a gate and what it lets through.
-    pub fn is_gated(self) -> bool {
-        matches!(self, Self::Swiglu | Self::Geglu)
-    }
-}
-
 /// Which token matrices share their weights (Press and Wolf 2017).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -307,7 +285,7 @@ impl Default for TransformerConfig {
             attention_softcap: 0.0,
             logits_softcap: 0.0,
             qk_norm: false,
-            activation: FeedForwardActivation::Relu,
+            activation: Activation::Relu.into(),
             bias: true,
             qkv_bias: None,
             feed_forward_bias: None,

@@ -1,5 +1,7 @@
 //! Configurations by name. Where a preset has the size of a published model, a test counts its parameters.
 
+use kiln_kernels::Activation;
+
 use super::{
     Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
     TransformerConfig,
@@ -57,7 +59,7 @@ impl TransformerConfig {
             max_positions: 1024,
             scale_embedding: false,
             positions: Positions::Learned,
-            activation: FeedForwardActivation::GeluTanh,
+            activation: Activation::GeluTanh.into(),
             activation_dropout: Some(0.0),
             attention_dropout: 0.1,
             init: InitScheme::SmallNormal,
@@ -85,7 +87,7 @@ impl TransformerConfig {
             norm_kind: NormKind::RmsNorm,
             scale_embedding: false,
             positions: Positions::Rotary,
-            activation: FeedForwardActivation::Swiglu,
+            activation: FeedForwardActivation::SWIGLU,
             bias: false,
             dropout: 0.0,
             init: InitScheme::SmallNormal,
@@ -129,7 +131,7 @@ impl TransformerConfig {
             embedding_norm: true,
             scale_embedding: false,
             positions: Positions::Learned,
-            activation: FeedForwardActivation::Gelu,
+            activation: Activation::Gelu.into(),
             n_token_types: 2,
             activation_dropout: Some(0.0),
             attention_dropout: 0.1,

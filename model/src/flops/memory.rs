@@ -4,10 +4,10 @@ use burn::tensor::{DType, Device};
 
 use super::{Sizes, attention_has_kernel, in_front, n_params, n_trained, state_numbers};
 use crate::checkpointing::ActivationCheckpointing;
-use crate::config::{Architecture, FeedForwardActivation, NormPlacement, TransformerConfig};
+use crate::config::{Architecture, NormPlacement, TransformerConfig};
 use crate::mlm::max_labels;
 
-/// Free blocks of a GPU's memory pools, as a share of what is in use and in any case. Measured with the presets on an H100.
+/// Free blocks of a GPU's memory pools: a share of what is in use, and in any case (`benches/results/2026-11-25-h100-x2-profile.md`).
 const POOL_SHARE: f64 = 0.045;
 const LEAST_POOL_BYTES: u64 = 10 << 20;
 
@@ -266,7 +266,7 @@ fn activation_bytes(
         norms: cheap(len * element * (2 * d + 2 * of_results + of_heads)),
         attention: expensive(len * element * (query + key_value)).plus(attended(len, len)),
         feed_forward: match config.activation {
-            FeedForwardActivation::Relu => expensive(len * element * f),
+            activation if !activation.is_gated() && activation.by().keeps_result() => expensive(len * element * f),
             _ => Kept { cheap: len * element * f, ..expensive(len * element * inner) },
         },
     };

@@ -1,15 +1,15 @@
 //! BERT and RoBERTa, after the folders of these names in `transformers/models`.
 
+use kiln_kernels::Activation;
 use serde_json::{Map, Value, json};
 
 use super::Family;
 use super::classes::{architectures, check_problem_type, n_classes};
-use super::demands::{ACTIVATIONS, Demands, GELU, object};
+use super::demands::{Demands, object};
 use super::fields::Fields;
 use super::table::{Layout, Line, Skipped, Sublayer, Table};
 use crate::config::{
-    Architecture, ClassHead, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
-    TransformerConfig,
+    Architecture, ClassHead, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
 };
 
 /// RoBERTa's padding id, if `config.json` names none.
@@ -53,7 +53,7 @@ impl Names {
 /// The family of an encoder. Both compute the same; RoBERTa has one type of tokens and always GELU in its head.
 /// [`write`] reports what the family lacks.
 pub(super) fn nearest(config: &TransformerConfig) -> Family {
-    let is_roberta = config.n_token_types == 1 && config.activation == FeedForwardActivation::Gelu;
+    let is_roberta = config.n_token_types == 1 && config.activation == Activation::Gelu.into();
     if is_roberta { Family::Roberta } else { Family::Bert }
 }
 
@@ -166,7 +166,7 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family, has: &dyn Fn(&str) -
         embedding_norm: true,
         scale_embedding: false,
         positions: Positions::Learned,
-        activation: fields.choice("hidden_act", &ACTIVATIONS, GELU),
+        activation: fields.activation_or("hidden_act", Activation::Gelu),
         n_token_types: if is_roberta { 1 } else { fields.size_or("type_vocab_size", 2) },
 
         class_head,

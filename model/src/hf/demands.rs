@@ -5,23 +5,6 @@ use serde_json::{Map, Value};
 
 use crate::config::{FeedForwardActivation, TransformerConfig};
 
-/// Names of the element-wise activations. Where several names mean the same, export writes the first.
-pub(super) const ACTIVATIONS: [(&str, FeedForwardActivation); 8] = [
-    ("gelu", FeedForwardActivation::Gelu),
-    ("gelu_new", FeedForwardActivation::GeluTanh),
-    ("relu", FeedForwardActivation::Relu),
-    ("silu", FeedForwardActivation::Silu),
-    ("swish", FeedForwardActivation::Silu),
-    ("gelu_pytorch_tanh", FeedForwardActivation::GeluTanh),
-    ("gelu_fast", FeedForwardActivation::GeluTanh),
-    ("gelu_python", FeedForwardActivation::Gelu),
-];
-
-/// Indices into [`ACTIVATIONS`].
-pub(super) const GELU: usize = 0;
-pub(super) const GELU_NEW: usize = 1;
-pub(super) const RELU: usize = 2;
-
 /// Collects the differences between a model and what a family requires.
 pub(super) struct Demands(pub(super) Vec<String>);
 
@@ -58,16 +41,13 @@ impl Demands {
 
     /// The name of an element-wise activation.
     pub(super) fn activation(&mut self, activation: FeedForwardActivation) -> &'static str {
-        let found = ACTIVATIONS.iter().find(|(_, known)| *known == activation);
-        found.map_or_else(
-            || {
-                self.0.push(format!(
-                    "model.activation is {activation:?}, but this family has element-wise activations only"
-                ));
-                ""
-            },
-            |(name, _)| name,
-        )
+        if activation.is_gated() {
+            self.0.push(format!(
+                "model.activation is \"{activation}\", but this family has element-wise activations only"
+            ));
+            return "";
+        }
+        activation.by().names_in_transformers()[0]
     }
 }
 

@@ -1,8 +1,9 @@
 //! Reads `config.json` and collects all problems instead of stopping at the first.
 
+use kiln_kernels::Activation;
 use serde_json::{Map, Value};
 
-use crate::config::TieEmbeddings;
+use crate::config::{FeedForwardActivation, TieEmbeddings};
 
 /// The fields of one `config.json`. As in `transformers`, `null` means absent.
 pub(super) struct Fields<'a> {
@@ -124,6 +125,14 @@ impl<'a> Fields<'a> {
             },
             |(_, choice)| *choice,
         )
+    }
+
+    /// Reads the name of an element-wise activation.
+    pub(super) fn activation_or(&mut self, key: &str, default: Activation) -> FeedForwardActivation {
+        let names = |by: Activation| by.names_in_transformers().iter().map(move |name| (*name, by.into()));
+        let choices: Vec<(&str, FeedForwardActivation)> = Activation::ALL.into_iter().flat_map(names).collect();
+        let default = choices.iter().position(|(_, known)| *known == default.into()).expect("each has a name");
+        self.choice(key, &choices, default)
     }
 
     /// Refuses any value but `wanted`, unless the field is absent.

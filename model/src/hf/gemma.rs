@@ -80,7 +80,7 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
 
 pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig {
     let is_gemma3 = family == Family::Gemma3;
-    let activations = [("gelu_pytorch_tanh", FeedForwardActivation::Geglu), ("gelu_new", FeedForwardActivation::Geglu)];
+    let activations = [("gelu_pytorch_tanh", FeedForwardActivation::GEGLU), ("gelu_new", FeedForwardActivation::GEGLU)];
     // Older files call it hidden_act, which version 5 of transformers does not read.
     let activation = fields.choice("hidden_activation", &activations, 0);
     fields.only("attention_bias", false, "Kiln's model of this family has no biases");
@@ -187,7 +187,7 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
     let mut demands = Demands::new();
     demands.equal("norm", config.norm, NormPlacement::Sandwich);
     demands.equal("norm_kind", config.norm_kind, NormKind::RmsNorm);
-    demands.equal("activation", config.activation, FeedForwardActivation::Geglu);
+    demands.equal("activation", config.activation, FeedForwardActivation::GEGLU);
     demands.equal("embedding_norm", config.embedding_norm, false);
     demands.equal("scale_embedding", config.scale_embedding, true);
     demands.equal("bias", config.bias, false);

@@ -1,8 +1,9 @@
 //! GPT-2, after `transformers/models/gpt2`.
 
+use kiln_kernels::Activation;
 use serde_json::{Map, Value, json};
 
-use super::demands::{ACTIVATIONS, Demands, GELU_NEW, object};
+use super::demands::{Demands, object};
 use super::fields::Fields;
 use super::table::{Line, Skipped, Sublayer, Table};
 use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
@@ -55,7 +56,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> TransformerConfig {
         norm_eps: fields.number_or("layer_norm_epsilon", 1e-5),
         scale_embedding: false,
         positions: Positions::Learned,
-        activation: fields.choice("activation_function", &ACTIVATIONS, GELU_NEW),
+        activation: fields.activation_or("activation_function", Activation::GeluTanh),
         dropout: fields.one_dropout([("resid_pdrop", 0.1), ("embd_pdrop", 0.1)]),
         activation_dropout: Some(0.0),
         attention_dropout: fields.number_or("attn_pdrop", 0.1),

@@ -126,7 +126,7 @@ pub(super) fn read(fields: &mut Fields<'_>, family: Family) -> TransformerConfig
         rope_scaling,
         attention_window: window(fields, family, n_layers),
         qk_norm: family == Family::Qwen3,
-        activation: FeedForwardActivation::Swiglu,
+        activation: FeedForwardActivation::SWIGLU,
         bias,
         qkv_bias: (family == Family::Qwen2).then_some(true),
         feed_forward_bias: (family == Family::Llama && mlp_bias != bias).then_some(mlp_bias),
@@ -186,7 +186,7 @@ pub(super) fn write(config: &TransformerConfig, family: Family) -> (Map<String, 
     let mut demands = Demands::new();
     demands.equal("norm", config.norm, NormPlacement::Pre);
     demands.equal("norm_kind", config.norm_kind, NormKind::RmsNorm);
-    demands.equal("activation", config.activation, FeedForwardActivation::Swiglu);
+    demands.equal("activation", config.activation, FeedForwardActivation::SWIGLU);
     demands.equal("embedding_norm", config.embedding_norm, false);
     demands.equal("scale_embedding", config.scale_embedding, false);
     demands.plain_scores(config);

@@ -1,9 +1,10 @@
 //! BART, Marian and M2M-100, after the folders `bart`, `marian` and `m2m_100` in `transformers/models`. They differ only in
 //! positions, in the place of norms and in a bias on the logits.
 
+use kiln_kernels::Activation;
 use serde_json::{Map, Value, json};
 
-use super::demands::{ACTIVATIONS, Demands, GELU, RELU, object};
+use super::demands::{Demands, object};
 use super::fields::Fields;
 use super::table::{Layout, Line, OUTPUT, Skipped, Sublayer, Table};
 use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
@@ -145,7 +146,7 @@ pub(super) fn read_marian(fields: &mut Fields<'_>) -> TransformerConfig {
 pub(super) fn read_m2m_100(fields: &mut Fields<'_>) -> TransformerConfig {
     fields.only("tie_word_embeddings", true, "M2M-100 shares one matrix between both sides and the output");
     let vocab_size = fields.size("vocab_size");
-    let activation = fields.choice("activation_function", &ACTIVATIONS, RELU);
+    let activation = fields.activation_or("activation_function", Activation::Relu);
     let scale_embedding = fields.flag_or("scale_embedding", true);
     let attention_dropout = fields.number_or("attention_dropout", 0.1);
     let (norm, positions) = (NormPlacement::Pre, Positions::SinusoidalFairseq);
@@ -197,7 +198,7 @@ fn read_shapes(fields: &mut Fields<'_>) -> TransformerConfig {
         norm: NormPlacement::Post,
         norm_eps: NORM_EPS,
         scale_embedding: fields.flag_or("scale_embedding", false),
-        activation: fields.choice("activation_function", &ACTIVATIONS, GELU),
+        activation: fields.activation_or("activation_function", Activation::Gelu),
         final_logits_bias: true,
         dropout: fields.number_or("dropout", 0.1),
         activation_dropout: Some(fields.number_or("activation_dropout", 0.0)),

@@ -4,6 +4,7 @@
 //! output of their own, no scale and a gated activation. In training, `transformers` also drops elements behind the last norm of each
 //! stack; Kiln does not.
 
+use kiln_kernels::Activation;
 use serde_json::{Map, Value, json};
 
 use super::demands::{Demands, object};
@@ -24,16 +25,23 @@ const SKIPPED: &[Skipped] = &[
     Skipped { suffix: "layer.1.EncDecAttention.relative_attention_bias.weight", lost: None },
 ];
 
-/// Names of the activations. Where several mean the same, export writes the first.
-const ACTIVATIONS: [(&str, FeedForwardActivation); 7] = [
-    ("relu", FeedForwardActivation::Relu),
-    ("gated-gelu", FeedForwardActivation::Geglu),
-    ("gated-silu", FeedForwardActivation::Swiglu),
-    ("gelu", FeedForwardActivation::Gelu),
-    ("gelu_new", FeedForwardActivation::GeluTanh),
-    ("silu", FeedForwardActivation::Silu),
-    ("gated-gelu_new", FeedForwardActivation::Geglu),
+/// Names of the gated activations. Where two mean the same, export writes the first.
+const GATED: [(&str, FeedForwardActivation); 3] = [
+    ("gated-gelu", FeedForwardActivation::GEGLU),
+    ("gated-silu", FeedForwardActivation::SWIGLU),
+    ("gated-gelu_new", FeedForwardActivation::GEGLU),
 ];
+
+/// Names of all activations.
+fn activations() -> Vec<(&'static str, FeedForwardActivation)> {
+    let element_wise = Activation::ALL.map(|by| (by.names_in_transformers()[0], by.into()));
+    element_wise.into_iter().chain(GATED).collect()
+}
+
+/// The name of the activation of a model whose file has none.
+fn default_activation(is_multilingual: bool) -> &'static str {
+    if is_multilingual { "gated-gelu" } else { "relu" }
+}
 
 pub(super) fn table(config: &TransformerConfig) -> Table {
     let (d, f, inner) = (config.d_model, config.d_ff, config.n_heads * config.head_dim());
@@ -110,7 +118,7 @@ pub(super) fn table(config: &TransformerConfig) -> Table {
 fn check_activation(fields: &mut Fields<'_>) {
     let name = fields.get("feed_forward_proj").and_then(Value::as_str).map(str::to_owned);
     let is_multilingual = fields.get("model_type").is_some_and(|model_type| model_type == MULTILINGUAL);
-    let name = name.unwrap_or_else(|| ACTIVATIONS[usize::from(is_multilingual)].0.to_owned());
+    let name = name.unwrap_or_else(|| default_activation(is_multilingual).to_owned());
     let gated = name.strip_prefix("gated-");
     let function = if gated == Some("gelu") { "gelu_new" } else { gated.unwrap_or(&name) };
     let why = format!("it is what feed_forward_proj \"{name}\" means; remove this field");
@@ -122,6 +130,9 @@ fn check_activation(fields: &mut Fields<'_>) {
 pub(super) fn read(fields: &mut Fields<'_>, has: &dyn Fn(&str) -> bool) -> TransformerConfig {
     let is_multilingual = fields.get("model_type").is_some_and(|model_type| model_type == MULTILINGUAL);
     check_activation(fields);
+    let activations = activations();
+    let default = activations.iter().position(|(name, _)| *name == default_activation(is_multilingual));
+    let default = default.expect("one of the names");
     fields.only("is_decoder", false, "Kiln's model of this family has both sides");
     let (d_model, n_heads, n_layers) = (fields.size("d_model"), fields.size("num_heads"), fields.size("num_layers"));
     let (head_dim, evenly) = (fields.size("d_kv"), d_model / n_heads.max(1));
@@ -151,7 +162,7 @@ pub(super) fn read(fields: &mut Fields<'_>, has: &dyn Fn(&str) -> bool) -> Trans
         relative_buckets: fields.size_or("relative_attention_num_buckets", 32),
         relative_max_distance: fields.size_or("relative_attention_max_distance", 128),
         attention_scale: Some(1.0),
-        activation: fields.choice("feed_forward_proj", &ACTIVATIONS, usize::from(is_multilingual)),
+        activation: fields.choice("feed_forward_proj", &activations, default),
         bias: false,
         dropout,
         attention_dropout: dropout,
@@ -179,7 +190,7 @@ pub(super) fn write(config: &TransformerConfig) -> (Map<String, Value>, Vec<Stri
     if !ties_output {
         demands.equal("scale_output", config.scale_output, false);
     }
-    let activation = ACTIVATIONS.iter().find(|(_, known)| *known == config.activation);
+    let activation = activations().into_iter().find(|(_, known)| *known == config.activation);
 
     let written = object(json!({
         "architectures": ["T5ForConditionalGeneration"],

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device};
 use kiln_model::{
-    DecoderCache, EncoderDecoder, FeedForwardActivation, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
+    Activation, DecoderCache, EncoderDecoder, NormPlacement, Positions, TieEmbeddings, TransformerConfig,
 };
 
 use crate::support::{
@@ -69,7 +69,7 @@ fn post_norm_with_learned_positions_and_no_ties_equals_the_full_forward() {
     let config = TransformerConfig {
         norm: NormPlacement::Post,
         positions: Positions::Learned,
-        activation: FeedForwardActivation::Gelu,
+        activation: Activation::Gelu.into(),
         tie_embeddings: TieEmbeddings::None,
         target_vocab_size: 14,
         ..small_config()

@@ -19,7 +19,7 @@ use crate::support::{
 pub(crate) fn gemma_config() -> TransformerConfig {
     TransformerConfig {
         norm: NormPlacement::Sandwich,
-        activation: FeedForwardActivation::Geglu,
+        activation: FeedForwardActivation::GEGLU,
         head_dim: 6,
         scale_embedding: true,
         attention_window: 3,
@@ -106,7 +106,7 @@ fn a_model_that_neither_version_computes_is_refused_with_the_reasons() {
         let error = hf::export_family(&config).expect_err("refused").to_string();
         assert!(error.contains(wanted), "{error}");
     };
-    refused(|config| config.activation = FeedForwardActivation::Swiglu, "model.activation is \"swiglu\"");
+    refused(|config| config.activation = FeedForwardActivation::SWIGLU, "model.activation is \"swiglu\"");
     refused(|config| config.local_rope_theta = Some(100.0), "model.local_rope_theta is 100.0");
     refused(|config| config.attention_scale = Some(0.3), "with a whole number n");
     // Gemma 3 of transformers does not bound scores, whatever config.json says.

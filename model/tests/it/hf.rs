@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use burn::tensor::{DType, Device, FloatDType};
 use kiln_model::hf::{self, ElementType, Family, FileTensor, HfError, Imported};
 use kiln_model::{
-    Batch, FeedForwardActivation, NamedTensor, NormPlacement, PairBatch, Positions, RopeScaling, TextBatch,
-    TieEmbeddings, Transformer, TransformerConfig,
+    Activation, Batch, NamedTensor, NormPlacement, PairBatch, Positions, RopeScaling, TextBatch, TieEmbeddings,
+    Transformer, TransformerConfig,
 };
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
@@ -211,7 +211,7 @@ fn unsupported_options_are_refused_by_name() {
         (
             "gpt2",
             json!({"activation_function": "mish"}),
-            "activation_function \"mish\" is not supported; supported: gelu",
+            "activation_function \"mish\" is not supported; supported: relu, gelu",
         ),
         ("gpt2", json!({"scale_attn_by_inverse_layer_idx": true}), "scale_attn_by_inverse_layer_idx true"),
         ("gpt2", json!({"n_embd": null}), "n_embd is missing"),
@@ -337,7 +337,7 @@ fn every_exportable_variant_survives_a_round_trip() {
         ("bert", |config| (config.mlm_head, config.pooler) = (false, true)),
         ("roberta", |config| config.tie_embeddings = TieEmbeddings::None),
         ("roberta", |config| (config.mlm_head, config.pooler) = (false, true)),
-        ("bart", |config| config.activation = FeedForwardActivation::Silu),
+        ("bart", |config| config.activation = Activation::Silu.into()),
         ("marian", |config| (config.tie_embeddings, config.source_vocab_size) = (TieEmbeddings::Output, 60)),
         ("marian", |config| (config.tie_embeddings, config.source_vocab_size) = (TieEmbeddings::None, 60)),
     ];

@@ -8,8 +8,8 @@ use kiln_kernels::optim::{
     AdamWHyper, AdamWState, Coefficients, Counters, Flat, Place, Progress, StepPolicy, adamw_step, gather, prepare,
 };
 use kiln_model::{
-    Architecture, FeedForwardActivation, NormKind, NormPlacement, PairBatch, Positions, TextBatch, TieEmbeddings,
-    TransformerConfig,
+    Activation, Architecture, FeedForwardActivation, NormKind, NormPlacement, PairBatch, Positions, TextBatch,
+    TieEmbeddings, TransformerConfig,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -73,7 +73,7 @@ pub(crate) fn gpt2_config() -> TransformerConfig {
     TransformerConfig {
         architecture: Architecture::DecoderOnly,
         positions: Positions::Learned,
-        activation: FeedForwardActivation::GeluTanh,
+        activation: Activation::GeluTanh.into(),
         scale_embedding: false,
         ..small_config()
     }
@@ -87,7 +87,7 @@ pub(crate) fn llama_config() -> TransformerConfig {
         n_kv_heads: 2,
         norm_kind: NormKind::RmsNorm,
         positions: Positions::Rotary,
-        activation: FeedForwardActivation::Swiglu,
+        activation: FeedForwardActivation::SWIGLU,
         bias: false,
         scale_embedding: false,
         tie_embeddings: TieEmbeddings::None,
@@ -102,7 +102,7 @@ pub(crate) fn bert_config() -> TransformerConfig {
         norm: NormPlacement::Post,
         embedding_norm: true,
         positions: Positions::Learned,
-        activation: FeedForwardActivation::Gelu,
+        activation: Activation::Gelu.into(),
         scale_embedding: false,
         n_token_types: 2,
         tie_embeddings: TieEmbeddings::Output,
@@ -116,7 +116,7 @@ pub(crate) fn bart_config() -> TransformerConfig {
         norm: NormPlacement::Post,
         embedding_norm: true,
         positions: Positions::Learned,
-        activation: FeedForwardActivation::Gelu,
+        activation: Activation::Gelu.into(),
         scale_embedding: false,
         final_logits_bias: true,
         ..small_config()
@@ -128,7 +128,7 @@ pub(crate) fn marian_config() -> TransformerConfig {
     TransformerConfig {
         norm: NormPlacement::Post,
         positions: Positions::SinusoidalHalves,
-        activation: FeedForwardActivation::Silu,
+        activation: Activation::Silu.into(),
         final_logits_bias: true,
         ..small_config()
     }

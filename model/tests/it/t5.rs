@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor};
 use kiln_kernels::{AttentionConfig, AttentionMask, Projected, attention};
 use kiln_model::hf::{self, Family, Imported};
-use kiln_model::{FeedForwardActivation, Positions, TieEmbeddings, TransformerConfig};
+use kiln_model::{Activation, FeedForwardActivation, Positions, TieEmbeddings, TransformerConfig};
 use serde_json::{Value, json};
 
 use crate::hf::{changed, import};
@@ -20,7 +20,7 @@ pub(crate) fn t5_config() -> TransformerConfig {
         head_dim: 6,
         n_heads: 2,
         n_kv_heads: 0,
-        activation: FeedForwardActivation::Geglu,
+        activation: FeedForwardActivation::GEGLU,
         tie_embeddings: TieEmbeddings::Inputs,
         ..t5_like_config()
     }
@@ -53,7 +53,7 @@ fn older_files_and_mt5_say_the_same_in_other_words() {
         assert_eq!((family, tokens.decoder_start), (Family::T5, Some(0)));
         (config.tie_embeddings, config.scale_output, config.activation)
     };
-    let (gelu, relu) = (FeedForwardActivation::Geglu, FeedForwardActivation::Relu);
+    let (gelu, relu) = (FeedForwardActivation::GEGLU, Activation::Relu.into());
     let without = json!({"scale_decoder_outputs": null, "decoder_start_token_id": null});
     assert_eq!(read("t5", without), (TieEmbeddings::ThreeWay, true, relu));
     let untied = json!({"scale_decoder_outputs": null, "tie_word_embeddings": false});
@@ -68,9 +68,9 @@ fn every_exportable_variant_survives_a_round_trip() {
     let variants: [(&str, Change); 5] = [
         // As mT5 of version 5, which ties the output and never scales it.
         ("t5", |config| config.scale_output = false),
-        ("t5", |config| config.activation = FeedForwardActivation::GeluTanh),
+        ("t5", |config| config.activation = Activation::GeluTanh.into()),
         ("t5", |config| (config.n_decoder_layers, config.relative_buckets) = (1, 10)),
-        ("t5-1.1", |config| config.activation = FeedForwardActivation::Swiglu),
+        ("t5-1.1", |config| config.activation = FeedForwardActivation::SWIGLU),
         ("t5-1.1", |config| (config.head_dim, config.max_positions) = (0, 1000)),
     ];
     for (i, (family, change)) in variants.into_iter().enumerate() {

@@ -1,9 +1,10 @@
 //! What `kiln bench` prints as text.
 
+use kiln_lab::diagnose::Effort;
 use kiln_lab::diagnose::bench_record::{Against, BenchRecord};
 use kiln_lab::diagnose::operators::Peaks;
 use kiln_lab::diagnose::replay::Comparison;
-use kiln_lab::diagnose::step_time::{Effort, StepTime};
+use kiln_lab::diagnose::step_time::StepTime;
 use kiln_lab::diagnose::workload::Workload;
 use kiln_train::device::device_name;
 use kiln_train::logging::print::{stderr_line, stdout_line};
@@ -13,7 +14,7 @@ use super::{Bench, ms};
 
 /// Prints the device and what the figures mean.
 pub(super) fn header(bench: &Bench) {
-    let Effort { steps, repeats } = bench.effort;
+    let Effort { steps, repeats, .. } = bench.effort;
     stdout_line!("{}, {:?}, {repeats} x {steps} steps", device_name(&bench.device), bench.dtype);
     stdout_line!("tok/s = non-padding tokens / time; MFU = {}", mfu_formula(bench.peaks.as_ref()));
 }

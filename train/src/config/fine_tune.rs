@@ -2,6 +2,7 @@
 
 use kiln_model::{Architecture, ClassHead, TransformerConfig};
 
+use super::set_keys::SetKeys;
 use super::task::{Classes, traits_of};
 use super::{Config, Preset, Schedule, Task};
 
@@ -77,9 +78,9 @@ const ADAPTERS: f64 = 10.0;
 impl Config {
     /// Lowers the learning rate, unless it is set, to one for trained weights. Returns a sentence about it. A rate of random weights
     /// undoes in a few steps what trained ones have learned.
-    pub(super) fn take_fine_tuning_rate(&mut self, is_set: &dyn Fn(&str) -> bool) -> Option<String> {
+    pub(super) fn take_fine_tuning_rate(&mut self, set: &SetKeys) -> Option<String> {
         // The prompt begins with random vectors, and `noam` has no peak to lower.
-        if is_set("optim.lr") || self.model.prompt_tokens > 0 || self.optim.schedule == Schedule::Noam {
+        if set.contains("optim.lr") || self.model.prompt_tokens > 0 || self.optim.schedule == Schedule::Noam {
             return None;
         }
         let (factor, what) = if self.model.has_adapters() { (ADAPTERS, "adapters") } else { (1.0, "trained weights") };
@@ -123,13 +124,13 @@ mod tests {
     fn trained_weights_get_a_lower_rate_unless_it_is_set() {
         let mut config = presets::tiny();
         let before = config.optim.lr;
-        assert_eq!(config.take_fine_tuning_rate(&|key| key == "optim.lr"), None);
-        let note = config.take_fine_tuning_rate(&|_| false).expect("lower");
+        assert_eq!(config.take_fine_tuning_rate(&SetKeys::of(["optim.lr"])), None);
+        let note = config.take_fine_tuning_rate(&SetKeys::default()).expect("lower");
         assert!(config.optim.lr < before / 4.0 && note.contains("optim.lr"), "{note}");
-        assert_eq!(config.take_fine_tuning_rate(&|_| false), None, "low already");
+        assert_eq!(config.take_fine_tuning_rate(&SetKeys::default()), None, "low already");
         let mut adapted = presets::llama_1b();
         adapted.model.lora.rank = 8;
-        adapted.take_fine_tuning_rate(&|_| false);
+        adapted.take_fine_tuning_rate(&SetKeys::default());
         assert!((1e-4..4e-4).contains(&adapted.optim.lr), "{}", adapted.optim.lr);
     }
 

@@ -6,6 +6,7 @@ use kiln_data::{BatchEstimate, PairCorpus, TextCorpus};
 
 use super::Config;
 use super::give_way::give_way;
+use super::set_keys::SetKeys;
 use super::task::{Reads, traits_of};
 
 /// Above so many passes over the data a model mostly learns the data by heart.
@@ -38,13 +39,13 @@ impl Shortened {
 
 /// Lowers the default number of steps to [`MANY_EPOCHS`] passes over the text, if it is higher. Warm-up, validations and
 /// checkpoints come earlier in proportion. Changes only keys that are not set, in `config` and in the defaults `base`.
-pub(super) fn shorten(config: &mut Config, base: &mut Config, is_set: &dyn Fn(&str) -> bool) -> Option<Shortened> {
-    if config.is_built_in_task() || is_set("train.steps") || config.train.epochs > 0.0 {
+pub(super) fn shorten(config: &mut Config, base: &mut Config, set: &SetKeys) -> Option<Shortened> {
+    if config.is_built_in_task() || set.contains("train.steps") || config.train.epochs > 0.0 {
         return None;
     }
     // Estimated with the settings that will be used. Mistakes are reported elsewhere.
     let mut used = config.clone();
-    give_way(&mut used, base, is_set);
+    give_way(&mut used, base, set);
     if !used.validate().is_empty() {
         return None;
     }
@@ -61,7 +62,7 @@ pub(super) fn shorten(config: &mut Config, base: &mut Config, is_set: &dyn Fn(&s
     for Config { train, optim, .. } in [config, base] {
         train.steps = to;
         let others = [&mut optim.warmup_steps, &mut train.validate_every, &mut train.save_every];
-        let defaults = others.into_iter().zip(&FOLLOWING[1..]).filter(|(_, key)| !is_set(key));
+        let defaults = others.into_iter().zip(&FOLLOWING[1..]).filter(|(_, key)| !set.contains(key));
         defaults.for_each(|(steps, _)| *steps = earlier(*steps));
     }
     Some(Shortened { from, to })

@@ -16,11 +16,12 @@ mod give_way;
 mod length;
 mod loss_scale;
 mod machine;
-mod overrides;
 mod paths;
 pub mod presets;
 mod prompt;
 mod reference;
+mod resolve;
+mod set_keys;
 mod spelling;
 mod suggest;
 #[doc(hidden)]
@@ -29,8 +30,7 @@ mod validate;
 
 use std::path::{Path, PathBuf};
 
-use kiln_data::files::read_file;
-use kiln_data::{CorpusConfig, LabelConfig, LoaderConfig, TextConfig, TokenizerConfig};
+use kiln_data::{CorpusConfig, LabelConfig, LoaderConfig, TextConfig, TokenizerConfig, files::read_file};
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
@@ -44,9 +44,9 @@ pub use kiln_data::Task;
 pub use length::MANY_EPOCHS;
 pub use length::Shortened;
 pub use loss_scale::LossScaleConfig;
-pub use machine::{Base, Chosen, Machine};
-pub use overrides::{ConfigError, Resolved, Sources, load, resolve};
+pub use machine::Machine;
 pub use presets::Preset;
+pub use resolve::{Base, Chosen, ConfigError, Resolved, Sources, load, resolve};
 
 /// Everything that decides what a run does. Two runs with equal configurations and equal data give equal weights on the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use toml::Table;
 
 use super::Resolved;
 use super::length::Shortened;
-use super::machine::{Base, Chosen};
+use super::resolve::{Base, Chosen};
 
 /// The page that describes every key.
 const PAGE: &str = include_str!("../../../docs/configuration.md");
@@ -54,7 +54,7 @@ impl Resolved {
                 section = own_section;
                 text += &format!("\n[{section}]\n");
             }
-            let value = super::overrides::lookup(&values, key);
+            let value = super::resolve::lookup(&values, key);
             let unset = if value.is_none() && key != "preset" { default } else { "" };
             let facts: Vec<&str> = [unit, unset].into_iter().filter(|fact| !fact.is_empty()).collect();
             let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };

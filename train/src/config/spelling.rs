@@ -6,6 +6,7 @@ use std::fs;
 use kiln_data::{PairCorpus, Task};
 
 use super::Config;
+use super::set_keys::SetKeys;
 
 /// Larger files are texts rather than lists of words, and take long to read.
 const MOST_BYTES: u64 = 32 << 20;
@@ -18,8 +19,9 @@ const ENOUGH: usize = 5000;
 
 /// Lowers the default size of the vocabulary where sources are single words, so that tokens are letters and short parts of words. Changes
 /// `config` and the defaults `base`. Returns a sentence about it.
-pub(super) fn spell(config: &mut Config, base: &mut Config, is_set: &dyn Fn(&str) -> bool) -> Option<String> {
-    let is_decided = ["tokenizer.vocab_size", "tokenizer.path", "tokenizer.kind"].into_iter().any(is_set);
+pub(super) fn spell(config: &mut Config, base: &mut Config, set: &SetKeys) -> Option<String> {
+    let is_decided =
+        ["tokenizer.vocab_size", "tokenizer.path", "tokenizer.kind"].into_iter().any(|key| set.contains(key));
     if config.task != Task::Translation || config.is_built_in_task() || is_decided {
         return None;
     }
@@ -65,7 +67,11 @@ mod tests {
             fs::write(&path, (0..200).map(row).collect::<String>()).expect("writable");
             let mut config = presets::tiny();
             config.data.train = vec![path];
-            let note = spell(&mut config, &mut presets::tiny(), &|key| set && key == "tokenizer.vocab_size");
+            let note = spell(
+                &mut config,
+                &mut presets::tiny(),
+                &if set { SetKeys::of(["tokenizer.vocab_size"]) } else { SetKeys::default() },
+            );
             (config.tokenizer.vocab_size, note.is_some())
         };
         let word = |i: usize| format!("w{}rd\tW {} R D\n", i % 10, i % 10);

@@ -120,7 +120,7 @@ impl<M: Model> Trainer<M> {
             signals: setup.signals,
             forecast,
             has_weights,
-            is_put_off: false,
+            end_is_deferred: false,
             held: None,
             config,
             state,

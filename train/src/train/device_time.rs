@@ -33,7 +33,7 @@ impl DeviceClock {
     }
 
     /// Leaves out the work since the last step.
-    pub(super) fn leave_out(&mut self) {
+    pub(super) fn exclude_pause(&mut self) {
         self.mark(LEFT_OUT);
     }
 

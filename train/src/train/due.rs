@@ -226,7 +226,7 @@ impl Saving {
     }
 
     /// Returns whether there is no checkpoint of `step` yet.
-    pub(super) fn lacks(&self, step: u64) -> bool {
+    pub(super) fn has_no_checkpoint_of(&self, step: u64) -> bool {
         self.saved_step != Some(step)
     }
 

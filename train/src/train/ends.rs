@@ -30,7 +30,7 @@ impl<M: Model> Trainer<M> {
     }
 
     /// Says of a run from trained weights that no validation was better than the one before its first step.
-    pub(super) fn note_only_worse(&mut self) -> Result<()> {
+    pub(super) fn warn_if_training_worsened(&mut self) -> Result<()> {
         let (Some(best), Some(last)) = (&self.state.best, &self.outcome.validation) else { return Ok(()) };
         if best.step > 0 || last.step == 0 {
             return Ok(());
@@ -44,7 +44,7 @@ impl<M: Model> Trainer<M> {
     }
 
     /// Says how many batches the run has not read because replicas were away. No batch is read twice.
-    pub(super) fn note_unread(&mut self) -> Result<()> {
+    pub(super) fn note_unread_batches(&mut self) -> Result<()> {
         let link = self.state.ranks.link().filter(|_| self.config.train.lost_replicas == LostReplicas::GoOn);
         let Some(planned_size) = link.map(Link::planned_size) else { return Ok(()) };
         let Position { epoch, batch } = self.state.position;

@@ -15,7 +15,7 @@ pub struct Held(HostCopy);
 
 /// What a rank says when it meets the others.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Told {
+struct LastExchange {
     /// The run folder, unless this process has just come.
     dir: Option<PathBuf>,
     /// Steps done at its last exchange, if it has seen one.
@@ -35,9 +35,9 @@ impl Held {
     /// # Errors
     /// If another rank is lost, or the checkpoint cannot be written.
     pub fn hand_over(held: Option<&Self>, dir: Option<&Path>, link: &Link) -> Result<Option<PathBuf>> {
-        let told = Told { dir: dir.map(Path::to_owned), step: held.map(|held| held.0.step()) };
+        let told = LastExchange { dir: dir.map(Path::to_owned), step: held.map(|held| held.0.step()) };
         let all = link.all_gather("the last exchange", serde_json::to_vec(&told)?)?;
-        let all = all.iter().map(|told| serde_json::from_slice(told)).collect::<Result<Vec<Told>, _>>()?;
+        let all = all.iter().map(|told| serde_json::from_slice(told)).collect::<Result<Vec<LastExchange>, _>>()?;
         let dir = all.iter().find_map(|told| told.dir.clone());
         let newest = all.iter().filter_map(|told| told.step).max();
         let (Some(dir), Some(step)) = (dir.clone(), newest) else { return Ok(dir) };

@@ -126,7 +126,7 @@ impl Reporting {
     }
 
     /// After `failure` of something else: logs the steps that the device has completed.
-    pub(super) fn rescue<M: Model>(&mut self, state: &mut TrainState<M>, failure: &Error) {
+    pub(super) fn log_completed_steps<M: Model>(&mut self, state: &mut TrainState<M>, failure: &Error) {
         // If another rank has failed, the sums of the last steps are undefined. Other ranks do not come to share what
         // replicas measure.
         let is_own = !state.ranks.are_many() || failure.chain().any(|cause| cause.is::<kiln_data::Error>());

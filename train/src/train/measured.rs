@@ -56,7 +56,7 @@ impl Measured {
     }
 
     /// Excludes the validation and saving that just ended from the training time.
-    pub(super) fn leave_out(&mut self) {
+    pub(super) fn exclude_pause(&mut self) {
         let totals = self.clock.take();
         self.run_totals.merge(&totals);
         self.between.merge(&totals);

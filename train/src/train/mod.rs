@@ -1,7 +1,7 @@
 //! Training: the loop ([`trainer`]), one optimizer step ([`step`]), what it changes ([`state`]), and what goes in and
 //! comes out ([`Setup`], [`Outcome`]).
 //!
-//! To follow one step, read `trainer` (the loop), `feed` (its batches), `step` (forward, backward, update), `reduce` and `exchange` (with
+//! To follow one step, read `trainer` (the loop), `feed` (its batches), `step` (forward, backward, update), `exchange` (with
 //! other ranks), `state` (weights and counters) and `due` (logging, validation, saving). `preflight` runs before the first step and `guard`
 //! handles failures; [`capture`] replaces the computation of gradients by a replay.
 
@@ -24,7 +24,6 @@ mod outcome;
 mod patience;
 mod preflight;
 mod provenance;
-mod reduce;
 mod rehearse;
 mod setup;
 mod slow_link;

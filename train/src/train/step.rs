@@ -4,7 +4,7 @@ use anyhow::Result;
 use burn::tensor::{FloatDType, Tensor};
 use kiln_model::{Batch, DropoutStream, Transformer};
 
-use super::reduce::{Sums, reduce};
+use super::exchange::Sums;
 use super::state::TrainState;
 use crate::eval::{Hiding, Masking, Model};
 use crate::metrics::deferred::Measures;
@@ -38,7 +38,7 @@ pub(super) fn train_step_with<M: Model>(
     gradients_of: impl FnMut(&TrainState<M>, &MicroBatch<'_>, Option<FlatGradients>) -> (Sums, FlatGradients),
 ) -> Result<Measures> {
     let (sums, gradients) = accumulate(state, batches, state.micro_steps, gradients_of);
-    let (sums, gradients) = reduce(state, sums, gradients)?;
+    let (sums, gradients) = state.exchange.reduce(&state.ranks, &state.optimizer, sums, gradients)?;
     update(state, n_numbers, sums, gradients)
 }
 

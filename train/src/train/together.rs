@@ -29,7 +29,7 @@ impl Step {
     ///
     /// # Errors
     /// If another rank has failed.
-    pub(super) fn of_all(self, ranks: &Ranks) -> Result<Self> {
+    pub(super) fn agreed_by_all(self, ranks: &Ranks) -> Result<Self> {
         if !ranks.are_many() {
             return Ok(self);
         }

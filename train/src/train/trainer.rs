@@ -52,7 +52,7 @@ pub struct Trainer<M: Model = Transformer> {
     /// Whether the run starts from the weights of another one.
     pub(super) has_weights: bool,
     /// Whether the end was put off until the ranks have the same weights.
-    pub(super) is_put_off: bool,
+    pub(super) end_is_deferred: bool,
     /// `train.lost_replicas`: this rank's state after the last exchange.
     pub(super) held: Option<Held>,
 }
@@ -105,7 +105,7 @@ impl<M: Model> Trainer<M> {
     pub fn run(&mut self) -> Result<Outcome> {
         let _installed = self.operators.install();
         if let Some(ended) = self.finished(self.state.train_secs) {
-            return self.nothing_to_do(ended);
+            return self.end_finished_run(ended);
         }
 
         // Several ranks agree on that after their first step.
@@ -119,10 +119,10 @@ impl<M: Model> Trainer<M> {
 
         self.forecast.start();
         self.reporting.measured.restart();
-        let ended = self.steps().inspect_err(|error| self.reporting.rescue(&mut self.state, error))?;
+        let ended = self.steps().inspect_err(|error| self.reporting.log_completed_steps(&mut self.state, error))?;
 
-        self.note_only_worse()?;
-        self.note_unread()?;
+        self.warn_if_training_worsened()?;
+        self.note_unread_batches()?;
         let outcome = self.summarize(ended);
         self.reporting.logging.end(&self.totals(&outcome))?;
         self.reporting.logging.finish()?;
@@ -149,7 +149,7 @@ impl<M: Model> Trainer<M> {
                 None => self.end_without_improvement(due)?,
                 ended => ended,
             };
-            if is_best || ((due.save || ended.is_some()) && self.saving.lacks(self.state.step)) {
+            if is_best || ((due.save || ended.is_some()) && self.saving.has_no_checkpoint_of(self.state.step)) {
                 self.state.ranks.enter(Phase::Save);
                 self.reporting.logging.flush()?; // a run that resumes here lacks no metrics
                 let elapsed = self.saving.begin(&self.state, is_best)?; // host sync
@@ -160,8 +160,8 @@ impl<M: Model> Trainer<M> {
                 self.held = Some(self.saving.hold(&self.state)?); // host sync
             }
             if due.validate || due.save || due.hold {
-                self.reporting.measured.leave_out();
-                self.reporting.device_clock.leave_out();
+                self.reporting.measured.exclude_pause();
+                self.reporting.device_clock.exclude_pause();
             }
             if let Some(ended) = ended {
                 break ended;
@@ -208,7 +208,7 @@ impl<M: Model> Trainer<M> {
 
         gradients.take_notes().iter().try_for_each(|note| reporting.logging.note(note))?;
         state.position = group.next;
-        let step = self.step_of_this_rank(group).of_all(&self.state.ranks)?;
+        let step = self.step_of_this_rank(group).agreed_by_all(&self.state.ranks)?;
         let step = self.defer_to_exchange(step)?;
         let Self { state, reporting, .. } = self;
         state.source_tokens += step.facts.source_tokens;
@@ -227,7 +227,7 @@ impl<M: Model> Trainer<M> {
         if step.save_now {
             self.signals.save_now.store(true, Ordering::Relaxed);
         }
-        if step.ended.is_some() && !std::mem::replace(&mut self.is_put_off, true) {
+        if step.ended.is_some() && !std::mem::replace(&mut self.end_is_deferred, true) {
             let note =
                 format!("the run ends with step {meeting}, when the outer optimizer takes a step (train.sync_every)");
             self.reporting.logging.note(&note)?;
@@ -259,7 +259,7 @@ impl<M: Model> Trainer<M> {
     /// Validates; if that fails, saves a checkpoint that is due before the run ends. Several ranks cannot: another one may be gone.
     fn validate_or_save(&mut self, due: Due) -> Result<bool> {
         self.validate(due.with_text).inspect_err(|_| {
-            if due.save && self.saving.lacks(self.state.step) && !self.state.ranks.are_many() {
+            if due.save && self.saving.has_no_checkpoint_of(self.state.step) && !self.state.ranks.are_many() {
                 // The error that is reported is the one of the validation.
                 let _ = self.saving.begin(&self.state, false).and_then(|_| self.saving.wait());
             }
@@ -345,7 +345,7 @@ impl<M: Model> Trainer<M> {
     }
 
     /// Ends a run that had reached its limit when it was resumed.
-    fn nothing_to_do(&mut self, ended: Ended) -> Result<Outcome> {
+    fn end_finished_run(&mut self, ended: Ended) -> Result<Outcome> {
         let (step, patience) = (self.state.step, self.config.train.patience);
         let (what, more) = match ended {
             Ended::Steps => ("train.steps", format!("; --set train.steps={} trains longer", 2 * step)),

@@ -14,8 +14,9 @@ use kiln_train::train::{CapturedSteps, STEPS_BEHIND, TrainState};
 use super::figures::Figures;
 use super::subject::Subject;
 use super::verdict::{Found, Test, Verdict, percent};
-use super::watch::{Effort, Pace, pace};
+use super::watch::{Pace, pace};
 use crate::diagnose::link::median;
+use crate::diagnose::pace::Effort;
 
 /// Loader threads that are tried.
 const WORKERS: [usize; 4] = [1, 2, 4, 8];

@@ -22,6 +22,7 @@ mod watch;
 use anyhow::{Context, Result};
 use burn::tensor::FloatDType;
 
+pub use super::pace::Effort;
 pub use checks::{Check, Limits, checks};
 pub use figures::{Cause, Figures, Padding, Together, bottleneck, causes, throttled};
 use kiln_train::config::Capture;
@@ -29,7 +30,7 @@ use kiln_train::device::Telemetry;
 pub use live::Growth;
 pub use subject::Subject;
 pub use verdict::{Found, Outcome, Test, Verdict};
-pub use watch::{Effort, Harness, Pace};
+pub use watch::{Harness, Pace};
 
 /// What all tests have found.
 #[derive(Debug, Clone, PartialEq)]

@@ -16,7 +16,8 @@ use super::feeding::load;
 use super::figures::Figures;
 use super::subject::Subject;
 use super::verdict::{Found, Test, Verdict, percent};
-use super::watch::{Effort, Pace, pace};
+use super::watch::{Pace, pace};
+use crate::diagnose::pace::Effort;
 
 /// Rows whose text is parsed and tokenized.
 const SAMPLE_ROWS: usize = 2000;

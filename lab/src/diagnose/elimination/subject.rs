@@ -18,7 +18,7 @@ use kiln_train::metrics::SpanClock;
 use kiln_train::train::feed::{Group, GroupFeed};
 use kiln_train::train::{CapturedSteps, TrainState};
 
-use super::watch::Effort;
+use crate::diagnose::pace::Effort;
 
 /// A run that is diagnosed.
 pub struct Subject<'a> {

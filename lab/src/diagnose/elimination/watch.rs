@@ -1,30 +1,12 @@
-//! The stopwatch of all tests: warm-up, sync, repeats, median and spread.
+//! The times of all tests in milliseconds, and a check of the stopwatch.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use kiln_train::device::is_cpu;
 
-use crate::diagnose::link::median;
-
-/// How often something is timed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Effort {
-    /// Steps per repeat; a repeat ends with a sync.
-    pub steps: usize,
-    /// Repeats, of which the median counts.
-    pub repeats: usize,
-    /// Repeats before the clock starts: kernels are compiled and chosen, and steps are recorded.
-    pub(crate) warm_up: usize,
-}
-
-impl Effort {
-    /// Returns the effort on `device`: a shape is recorded as a CUDA graph when it comes the fourth time.
-    pub fn on(device: &Device, steps: usize, repeats: usize) -> Self {
-        Self { steps, repeats, warm_up: if is_cpu(device) { 1 } else { 5 } }
-    }
-}
+use crate::diagnose::pace::{Effort, Paced, time};
 
 /// The time of a step of something, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,38 +19,18 @@ pub struct Pace {
     pub(crate) host_ms: f64,
 }
 
-/// Times `call`, which gets the number of the step within its repeat. Returns the last result, too: a caller reads a value of it,
-/// because a kernel whose launch fails is fast. Results are kept until the sync, because a lazy backend does not compute what nobody
-/// holds.
+/// Times `call`, see [`time`]. Returns the last result, too.
 ///
 /// # Errors
 /// If a call or the device fails.
-pub(super) fn pace<T>(device: &Device, effort: Effort, mut call: impl FnMut(usize) -> Result<T>) -> Result<(Pace, T)> {
-    ensure!(effort.steps > 0 && effort.repeats > 0, "nothing is timed without steps and repeats");
-    let device = device.clone().inner();
-    let (mut walls, mut hosts, mut last) = (Vec::new(), Vec::new(), None);
-    for repeat in 0..effort.warm_up + effort.repeats {
-        let started = Instant::now();
-        let mut kept = Vec::with_capacity(effort.steps);
-        for step in 0..effort.steps {
-            kept.push(call(step)?);
-        }
-        let host = started.elapsed();
-        device.sync().context("waiting for the device")?;
-        let wall = started.elapsed();
-
-        last = kept.pop();
-        if repeat >= effort.warm_up {
-            let each = |time: Duration| 1e3 * time.as_secs_f64() / effort.steps as f64;
-            walls.push(each(wall));
-            hosts.push(each(host));
-        }
-    }
-
-    walls.sort_by(f64::total_cmp);
-    let spread = [walls[0], walls[walls.len() - 1]];
-    let pace = Pace { ms: median(walls), spread, host_ms: median(hosts) };
-    Ok((pace, last.context("no step was timed")?))
+pub(super) fn pace<T>(device: &Device, effort: Effort, call: impl FnMut(usize) -> Result<T>) -> Result<(Pace, T)> {
+    let Paced { device, host, last } = time(device, effort, || Ok(()), call)?;
+    let pace = Pace {
+        ms: 1e3 * device.median(),
+        spread: device.spread().map(|secs| 1e3 * secs),
+        host_ms: 1e3 * host.median(),
+    };
+    Ok((pace, last))
 }
 
 /// Times calls that return a loss, whose last value must be finite. Returns that value.

@@ -7,7 +7,7 @@ use std::fmt;
 
 use burn::tensor::{Device, Int, Tensor};
 use kiln_kernels::Activation;
-use kiln_model::{Architecture, Batch, FeedForwardActivation as Configured, TextBatch, TransformerConfig};
+use kiln_model::{Architecture, Batch, TextBatch, TransformerConfig};
 
 use super::super::workload::Workload;
 
@@ -163,6 +163,7 @@ fn products(model: &TransformerConfig, rows: usize, layers: Layers) -> Vec<Produ
     };
 
     let feed_forward_bias = model.has_feed_forward_bias();
+    // A gated activation is an operator of its own, which is not listed.
     let mut products = vec![
         ProductCalls { bias: model.has_qkv_bias(), ..product(d, width + 2 * keys, layers.all()) },
         product(d, width, layers.cross),
@@ -170,28 +171,17 @@ fn products(model: &TransformerConfig, rows: usize, layers: Layers) -> Vec<Produ
         end(width, layers.all() + layers.cross),
         ProductCalls {
             bias: feed_forward_bias,
-            activation: activation(model.activation),
+            activation: (!model.activation.is_gated()).then_some(model.activation.by()),
             ..product(d, gates * model.d_ff, layers.all())
         },
         ProductCalls { bias: feed_forward_bias && !dropped, ..end(model.d_ff, layers.all()) },
         // The head of an encoder.
-        ProductCalls { activation: activation(model.activation), ..product(d, d, masked) },
+        ProductCalls { activation: Some(model.activation.by()), ..product(d, d, masked) },
         // In chunks it is part of the loss: 0 calls, but timed for comparison.
         ProductCalls { transposed: true, bias: false, ..product(d, v, whole_head(model)) },
     ];
     products.retain(|product| product.calls > 0 || product.transposed);
     products
-}
-
-fn activation(configured: Configured) -> Option<Activation> {
-    match configured {
-        Configured::Relu => Some(Activation::Relu),
-        Configured::Gelu => Some(Activation::Gelu),
-        Configured::GeluTanh => Some(Activation::GeluTanh),
-        Configured::Silu => Some(Activation::Silu),
-        // A separate operator, which is not listed.
-        Configured::Swiglu | Configured::Geglu => None,
-    }
 }
 
 fn whole_head(model: &TransformerConfig) -> usize {
@@ -225,6 +215,7 @@ fn attention(workload: &Workload, layers: Layers, source_lengths: Option<Tensor<
 
 #[cfg(test)]
 mod tests {
+    use kiln_model::FeedForwardActivation;
     use kiln_train::config::{Config, presets};
 
     use super::*;
@@ -233,7 +224,12 @@ mod tests {
     #[test]
     fn products_add_up_to_the_operations_of_a_step() {
         let small = |config: Config| {
-            let model = TransformerConfig { n_heads: 4, n_kv_heads: 2, activation: Configured::Swiglu, ..config.model };
+            let model = TransformerConfig {
+                n_heads: 4,
+                n_kv_heads: 2,
+                activation: FeedForwardActivation::SWIGLU,
+                ..config.model
+            };
             Workload::of("grouped", &Config { model, ..config }, Some(2), Some(16)).expect("a shape that fits")
         };
         let named = ["tiny", "tiny-mt"].map(|name| Workload::named(name).expect("a listed name"));

@@ -1,14 +1,13 @@
 //! The peaks of a device whose data sheet is not known, measured.
 
-use std::time::Instant;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use burn::tensor::{Device, FloatDType};
 use kiln_kernels::linear;
 use kiln_train::device::is_cpu;
 
 use super::bench::Bench;
 use super::work::{Peaks, Work};
+use crate::diagnose::pace::{Effort, time};
 
 /// Rows and columns of the product that is timed, and elements of the tensor that is copied: on a CPU, and on a GPU.
 const SIZES: [(usize, usize); 2] = [(768, 1 << 24), (8192, 1 << 28)];
@@ -35,17 +34,9 @@ pub fn measured_peaks(dtype: FloatDType, device: &Device) -> Result<Peaks> {
 
 /// Returns the seconds of the fastest of some calls, after one that compiles kernels and grows memory pools.
 fn fastest<T>(device: &Device, call: impl Fn() -> T) -> Result<f64> {
-    let mut least = f64::INFINITY;
-    for turn in 0..=TIMES {
-        let started = Instant::now();
-        let kept = call();
-        device.sync().context("waiting for the device")?;
-        if turn > 0 {
-            least = least.min(started.elapsed().as_secs_f64());
-        }
-        drop(kept);
-    }
-    Ok(least.max(1e-9))
+    let effort = Effort { steps: 1, repeats: TIMES, warm_up: 1 };
+    let [fastest, _] = time(device, effort, || Ok(()), |_| Ok(call()))?.device.spread();
+    Ok(fastest.max(1e-9))
 }
 
 #[cfg(test)]

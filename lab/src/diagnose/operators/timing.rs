@@ -1,10 +1,10 @@
 //! The time of one call.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use burn::tensor::Device;
 use kiln_train::device::is_cpu;
+
+use crate::diagnose::pace::{Effort, time};
 
 /// The time of one call: the median over repeats; of an even number of them, the lower of the two in the middle.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,31 +60,17 @@ impl Stopwatch {
     pub(super) fn time<T>(&self, bytes: f64, mut call: impl FnMut() -> T) -> Result<Timed> {
         let calls = ((self.kept_bytes / bytes.max(1.0)) as usize).clamp(2, self.calls);
 
-        let mut times = Vec::new();
         // The first round is a warm-up: it compiles kernels and grows the memory pools.
-        for round in 0..=self.repeats {
-            let started = Instant::now();
-            let kept: Vec<T> = (0..calls).map(|_| call()).collect();
-            let host = started.elapsed();
-            self.device.sync().context("waiting for the device")?;
-            let device = started.elapsed();
-            drop(kept);
-            if round > 0 {
-                times.push((device, host));
-            }
-        }
-
-        let median = |mut times: Vec<Duration>| {
-            times.sort();
-            times[(times.len() - 1) / 2].as_secs_f64() / calls as f64
-        };
-        let (device, host) = times.into_iter().unzip();
-        Ok(Timed { device: median(device), host: median(host) })
+        let effort = Effort { steps: calls, repeats: self.repeats, warm_up: 1 };
+        let paced = time(&self.device, effort, || Ok(()), |_| Ok(call()))?;
+        Ok(Timed { device: paced.device.lower_median(), host: paced.host.lower_median() })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
 //! A workload for each family of models that other tools publish, of about 125 M parameters.
 
 use kiln_model::{
-    Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
+    Activation, Architecture, FeedForwardActivation, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings,
     TransformerConfig,
 };
 
@@ -36,7 +36,7 @@ fn qwen3(llama: TransformerConfig) -> TransformerConfig {
 fn gemma2(llama: TransformerConfig) -> TransformerConfig {
     TransformerConfig {
         norm: NormPlacement::Sandwich,
-        activation: FeedForwardActivation::Geglu,
+        activation: FeedForwardActivation::GEGLU,
         scale_embedding: true,
         head_dim: 128,
         n_heads: 8,
@@ -79,7 +79,7 @@ fn t5() -> TransformerConfig {
         norm: NormPlacement::Pre,
         norm_kind: NormKind::RmsNorm,
         positions: Positions::Relative,
-        activation: FeedForwardActivation::Relu,
+        activation: Activation::Relu.into(),
         attention_scale: Some(1.0),
         bias: false,
         scale_embedding: false,

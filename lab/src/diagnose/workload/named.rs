@@ -1,6 +1,6 @@
 //! The workloads that have names.
 
-use kiln_model::{Architecture, FeedForwardActivation, Positions, TransformerConfig};
+use kiln_model::{Activation, Architecture, Positions, TransformerConfig};
 use kiln_train::config::{Config, OptimConfig, Task, TrainConfig};
 
 use super::{Workload, constant_rate};
@@ -60,7 +60,7 @@ impl Workload {
             source_vocab_size: 32_000,
             target_vocab_size: 32_000,
             positions: Positions::Learned,
-            activation: FeedForwardActivation::GeluTanh,
+            activation: Activation::GeluTanh.into(),
             dropout: 0.1,
             ..TransformerConfig::base()
         };

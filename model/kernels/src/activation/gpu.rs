@@ -18,7 +18,8 @@ use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::traversal::from_last;
 
 const THREADS: u32 = 256;
-/// Blocks of [`activation_forward`] in flight per multiprocessor: as many threads as it has room for.
+/// Blocks of [`activation_forward`] in flight per multiprocessor: as many threads as it has room for
+/// (`benches/results/2026-11-22-h200-5980429.md`).
 const BLOCKS: usize = 8;
 /// `2 * sqrt(2 / pi)`: GELU with tanh is `x * sigmoid(TANH_SCALE * (x + CUBIC x^3))`.
 const TANH_SCALE: f32 = 1.595_769;
@@ -191,13 +192,7 @@ pub(super) mod tests {
         static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
         KERNELS.get_or_init(|| {
             let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
-            let activations = [
-                ("relu", Activation::Relu),
-                ("gelu", Activation::Gelu),
-                ("gelu-tanh", Activation::GeluTanh),
-                ("silu", Activation::Silu),
-            ];
-            let compile = |(name, activation)| {
+            let compile = |activation: Activation| {
                 let (launch, properties, target) = settings(THREADS);
                 let state = ComptimeOptionCompilationArg::Some(b());
                 let numbers = PassNumbersCompilationArg { vectors: (), site: (), limit: (), scale: () };
@@ -205,9 +200,10 @@ pub(super) mod tests {
                 let kernel = activation_forward::ActivationForward::new(
                     launch, properties, target, b(), state, b(), numbers, 8, activation, dtype,
                 );
+                let name = activation.name().replace('_', "-");
                 Compiled::new(format!("activation/forward/{name}-dropout-bf16"), kernel)
             };
-            activations.map(compile).into()
+            Activation::ALL.map(compile).into()
         })
     }
 

@@ -8,7 +8,8 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use crate::optim::{ALIGNMENT, CHUNK, PARTS, Place};
 
-/// Bytes of the longest slice's pieces, at least. Shorter ones would not use the whole link.
+/// Bytes of the longest slice's pieces, at least. Shorter ones would not use the whole link
+/// (`benches/results/2026-11-24-h100-x2.md`).
 #[cfg(all(feature = "cuda", not(test)))]
 const PIECE_BYTES: usize = 24 << 20;
 /// Tests have both ranks in one process, and use little memory: with large tensors they hung, probably because one GPU got new memory

@@ -1,6 +1,6 @@
 //! Matrix products: the bulk of a Transformer's arithmetic.
 //!
-//! Products of any shape run on one kernel: see `gpu/mod.rs` for 16-bit floats on Hopper, and `gpu/ampere/mod.rs` for other GPUs since
+//! Products of any shape run on one kernel: see `gpu/hopper/mod.rs` for 16-bit floats on Hopper, and `gpu/ampere/mod.rs` for other GPUs since
 //! Ampere and for f32. Both copy vectors of 16 bytes; where a row of a result is not a multiple of them, a gap follows it. All other
 //! products run on the backend's own, with a strategy whose launches are known to succeed: the backend's autotune prefers a candidate
 //! that computes nothing on tall matrices.
@@ -22,7 +22,7 @@ use burn::tensor::{Device, Tensor};
 pub(crate) use gpu::tests::offline_kernels;
 pub(crate) use ops::{Layout, LinearOps, ProductKind};
 
-use crate::activation::{self, Activation};
+use crate::activation::Activation;
 use crate::dropout::{DropoutStream, Mask, dropout as drop_out};
 #[cfg(feature = "cuda")]
 use crate::gpu::hardware::kernel_set_of;
@@ -73,7 +73,7 @@ pub fn linear_activated(
     dropout: Option<(f64, &DropoutStream)>,
 ) -> Tensor<2> {
     if reference_operators() {
-        let y = activation::reference::activate(reference::linear(x, weight, bias), activation);
+        let y = activation.reference_in_f32(reference::linear(x, weight, bias));
         return match dropout {
             Some((p, stream)) => drop_out(y, p, stream),
             None => y,

@@ -26,7 +26,8 @@ const WARPS: u32 = THREADS / 32;
 const ROWS_IN_FLIGHT: u32 = 4;
 /// Partial sums that a thread has in flight.
 const SLICES_IN_FLIGHT: u32 = 8;
-/// Blocks of [`column_pass`] per multiprocessor, all in flight, which bounds registers and partial sums.
+/// Blocks of [`column_pass`] per multiprocessor, all in flight, which bounds registers and partial sums
+/// (`benches/results/2026-11-22-h200-bbaf122.md`).
 const PASS_BLOCKS: u32 = 4;
 
 /// What a pass is compiled for.

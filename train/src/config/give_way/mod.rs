@@ -6,13 +6,14 @@ mod model;
 use kiln_data::Packing;
 use serde::Serialize;
 
+use super::set_keys::SetKeys;
 use super::task::{Reads, traits_of};
 use super::{Config, Schedule};
 
-/// Changes the defaults in `config` that collide with the keys for which `is_set` holds. `base` has the values of all
+/// Changes the defaults in `config` that collide with the keys that are `set`. `base` has the values of all
 /// defaults. Returns a sentence about each change.
-pub(super) fn give_way(config: &mut Config, base: &Config, is_set: &dyn Fn(&str) -> bool) -> Vec<String> {
-    let mut follower = Follower { config, base, is_set, notes: Vec::new() };
+pub(super) fn give_way(config: &mut Config, base: &Config, set: &SetKeys) -> Vec<String> {
+    let mut follower = Follower { config, base, set, notes: Vec::new() };
     follower.model();
     follower.data();
     follower.optim();
@@ -24,13 +25,13 @@ pub(super) fn give_way(config: &mut Config, base: &Config, is_set: &dyn Fn(&str)
 struct Follower<'a> {
     config: &'a mut Config,
     base: &'a Config,
-    is_set: &'a dyn Fn(&str) -> bool,
+    set: &'a SetKeys,
     notes: Vec<String>,
 }
 
 impl Follower<'_> {
     fn is_set(&self, key: &str) -> bool {
-        (self.is_set)(key)
+        self.set.contains(key)
     }
 
     /// Returns whether `key` may change.

@@ -63,84 +63,55 @@ pub enum Preset {
     Tag,
 }
 
+/// A preset, its name on the command line, and its configuration.
+type Row = (Preset, &'static str, fn() -> Config);
+
+/// All presets: first for translation, then for `lm`, `mlm` and classes, each
+/// group by size. The order is the enum's.
+const TABLE: [Row; 21] = [
+    (Preset::Numbers, "numbers", numbers),
+    (Preset::FewPairs, "few-pairs", few_pairs),
+    (Preset::Tiny, "tiny", tiny),
+    (Preset::Small, "small", small),
+    (Preset::Base, "base", base),
+    (Preset::Big, "big", big),
+    (Preset::TransformerBase, "transformer-base", transformer_base),
+    (Preset::TransformerBig, "transformer-big", transformer_big),
+    (Preset::Gpt2Tiny, "gpt2-tiny", gpt2_tiny),
+    (Preset::FewWords, "few-words", few_words),
+    (Preset::Gpt2Mini, "gpt2-mini", gpt2_mini),
+    (Preset::Gpt2Small, "gpt2-124m", gpt2_124m),
+    (Preset::Gpt2Medium, "gpt2-350m", gpt2_350m),
+    (Preset::Llama125m, "llama-125m", llama_125m),
+    (Preset::Llama1b, "llama-1b", llama_1b),
+    (Preset::BertTiny, "bert-tiny", bert_tiny),
+    (Preset::FewWordsMlm, "few-words-mlm", few_words_mlm),
+    (Preset::BertSmall, "bert-small", bert_small),
+    (Preset::Classify, "classify", classify),
+    (Preset::ClassifyDecoder, "classify-decoder", classify_decoder),
+    (Preset::Tag, "tag", tag),
+];
+
 impl Preset {
-    /// All presets, first for translation, then for `lm`, `mlm` and classes, each group by size.
-    pub const ALL: [Preset; 21] = [
-        Preset::Numbers,
-        Preset::FewPairs,
-        Preset::Tiny,
-        Preset::Small,
-        Preset::Base,
-        Preset::Big,
-        Preset::TransformerBase,
-        Preset::TransformerBig,
-        Preset::Gpt2Tiny,
-        Preset::FewWords,
-        Preset::Gpt2Mini,
-        Preset::Gpt2Small,
-        Preset::Gpt2Medium,
-        Preset::Llama125m,
-        Preset::Llama1b,
-        Preset::BertTiny,
-        Preset::FewWordsMlm,
-        Preset::BertSmall,
-        Preset::Classify,
-        Preset::ClassifyDecoder,
-        Preset::Tag,
-    ];
+    /// All presets, in the order of the table.
+    pub const ALL: [Preset; TABLE.len()] = {
+        let mut all = [Preset::Numbers; TABLE.len()];
+        let mut i = 0;
+        while i < all.len() {
+            all[i] = TABLE[i].0;
+            i += 1;
+        }
+        all
+    };
 
     /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            Preset::Numbers => "numbers",
-            Preset::FewPairs => "few-pairs",
-            Preset::Tiny => "tiny",
-            Preset::Small => "small",
-            Preset::Base => "base",
-            Preset::Big => "big",
-            Preset::TransformerBase => "transformer-base",
-            Preset::TransformerBig => "transformer-big",
-            Preset::Gpt2Tiny => "gpt2-tiny",
-            Preset::FewWords => "few-words",
-            Preset::Gpt2Mini => "gpt2-mini",
-            Preset::Gpt2Small => "gpt2-124m",
-            Preset::Gpt2Medium => "gpt2-350m",
-            Preset::Llama125m => "llama-125m",
-            Preset::Llama1b => "llama-1b",
-            Preset::BertTiny => "bert-tiny",
-            Preset::FewWordsMlm => "few-words-mlm",
-            Preset::BertSmall => "bert-small",
-            Preset::Classify => "classify",
-            Preset::ClassifyDecoder => "classify-decoder",
-            Preset::Tag => "tag",
-        }
+        TABLE[self as usize].1
     }
 
     /// Returns its configuration.
     pub fn config(self) -> Config {
-        match self {
-            Preset::Numbers => numbers(),
-            Preset::FewPairs => few_pairs(),
-            Preset::Tiny => tiny(),
-            Preset::Small => small(),
-            Preset::Base => base(),
-            Preset::Big => big(),
-            Preset::TransformerBase => transformer_base(),
-            Preset::TransformerBig => transformer_big(),
-            Preset::Gpt2Tiny => gpt2_tiny(),
-            Preset::FewWords => few_words(),
-            Preset::Gpt2Mini => gpt2_mini(),
-            Preset::Gpt2Small => gpt2_124m(),
-            Preset::Gpt2Medium => gpt2_350m(),
-            Preset::Llama125m => llama_125m(),
-            Preset::Llama1b => llama_1b(),
-            Preset::BertTiny => bert_tiny(),
-            Preset::FewWordsMlm => few_words_mlm(),
-            Preset::BertSmall => bert_small(),
-            Preset::Classify => classify(),
-            Preset::ClassifyDecoder => classify_decoder(),
-            Preset::Tag => tag(),
-        }
+        TABLE[self as usize].2()
     }
 }
 
@@ -173,6 +144,13 @@ mod tests {
             let toml = config.to_toml();
             assert_eq!(Config::from_toml(&toml).as_ref(), Ok(&config), "{preset}:\n{toml}");
             assert_eq!(preset.name().parse(), Ok(preset));
+        }
+    }
+
+    #[test]
+    fn the_table_has_the_order_of_the_enum() {
+        for (i, preset) in Preset::ALL.into_iter().enumerate() {
+            assert_eq!(preset as usize, i, "{preset}");
         }
     }
 

@@ -8,7 +8,7 @@ use super::{Record, Replay, Results, TrainState};
 use crate::eval::Model;
 use crate::metrics::host_sync;
 use crate::optim::{FlatGradients, ParamTable};
-use crate::train::reduce::Sums;
+use crate::train::exchange::Sums;
 use crate::train::step::Pass;
 
 /// Relative difference that the order of additions may make in a sum of losses.

@@ -30,8 +30,8 @@ use kiln_kernels::Settings;
 use kiln_kernels::capture::{CaptureError, can_capture};
 use kiln_model::{Batch, Transformer};
 
+use super::exchange::Sums;
 use super::feed::shape_of;
-use super::reduce::Sums;
 use super::state::TrainState;
 use super::step::{MicroBatch, compute_gradients, in_order, train_step_with};
 use crate::config::Capture;

@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use half::{bf16, f16};
 
-use super::call::{Call, Forward};
+use super::shared::call::{Call, Forward};
 use super::{ampere, hopper};
 use crate::attention::ops::{FlashOps, FlashSpec};
 use crate::gpu::hardware::kernel_set;

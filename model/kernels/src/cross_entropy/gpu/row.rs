@@ -9,7 +9,7 @@ use crate::gpu::pipeline::VECTOR_BYTES;
 
 /// Bytes of shared memory for rows.
 const STREAM_BYTES: usize = 208 * 1024;
-/// More rows than this in shared memory do not pay.
+/// More rows than this in shared memory do not pay (`benches/results/2026-11-22-h200-5980429.md`).
 const MOST_SLOTS: usize = 3;
 /// Below every logit, and finite even times [`LOG2_E`], so that differences of it are not NaN.
 const LOWEST: f32 = -2e38;

@@ -10,7 +10,7 @@ use crate::gpu::reduce::add_up;
 pub(super) const SUM_UNITS: u32 = 128;
 /// Warps of a block.
 pub(super) const PLANES: u32 = SUM_UNITS / 32;
-/// Blocks on a multiprocessor at a time.
+/// Blocks on a multiprocessor at a time (`benches/results/2026-11-22-h200-5980429.md`).
 const SUM_CUBES: usize = 4;
 /// Tokens of a segment: one per lane of its warp.
 pub(super) const SEGMENT: u32 = 32;

@@ -13,7 +13,7 @@ use cubecl::prelude::*;
 use super::super::ops::record_product;
 use super::super::{Layout, ProductKind};
 use super::launch::EpilogueArguments;
-use super::plan::has_kernel;
+use super::shared::plan::has_kernel;
 use crate::activation::Activation;
 use crate::activation::gpu::activated;
 use crate::calls;

@@ -6,19 +6,17 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::super::ops::record_product;
-use super::arguments::{OperandsLaunch, ResultsLaunch};
-use super::config::{Epilogue, GROUP_M, GemmConfig, PANEL, TILE_M, box_rows};
-use super::plan::{Call, Plan};
-use super::split_k::SplitK;
-use super::split_k_sum::{SUM_THREADS, SumConfig, SumSizeLaunch, gemm_add_slices};
-use super::{ampere, gemm, tf32};
+use super::shared::config::{Epilogue, GROUP_M};
+use super::shared::plan::{Call, Plan};
+use super::shared::split_k::SplitK;
+use super::shared::split_k_sum::{SUM_THREADS, SumConfig, SumSizeLaunch, gemm_add_slices};
+use super::{ampere, hopper, tf32};
 use crate::activation::Activation;
 use crate::calls;
 use crate::gpu::memory::{addressable, aligned, row_pitch};
-use crate::gpu::tensor_map::tensor_map;
 use crate::kernel_set::KernelSet;
 
-/// An epilogue with its tensors, see [`super::epilogue`].
+/// An epilogue with its tensors, see `hopper/epilogue.rs`.
 pub(crate) enum EpilogueArguments {
     Store,
     Relu,
@@ -44,11 +42,6 @@ impl EpilogueArguments {
             Self::AddResidual(residual) => (Epilogue::AddResidual, Some(addressable(residual))),
         }
     }
-}
-
-/// Returns the map through which the load warp reads an operand, of which a tile has `rows` rows.
-fn operand_map(operand: &CubeTensor, rows: usize, mn_major: bool, tile_k: usize) -> TensorMapArg<Tiled> {
-    if mn_major { tensor_map(operand, tile_k, PANEL) } else { tensor_map(operand, box_rows(rows), tile_k) }
 }
 
 impl Plan {
@@ -88,43 +81,13 @@ impl Plan {
         };
         match self.set {
             KernelSet::Hopper if config.is_f32() => tf32::launch(&self, &call, config),
-            KernelSet::Hopper => self.launch_hopper(&call, config),
+            KernelSet::Hopper => hopper::launch(&self, &call, config),
             KernelSet::Ampere => ampere::launch(&self, &call, config),
         }
         if let Some(split_k) = &self.split_k {
             self.add_slices(split_k, &call, epilogue);
         }
         call.out
-    }
-
-    /// Launches the kernel for Hopper.
-    fn launch_hopper(&self, call: &Call, config: GemmConfig) {
-        let Call { a, b, out, auxiliary, .. } = call;
-        let tile_k = config.tile_k();
-        let map_a = operand_map(a, TILE_M, config.a_is_mn_major(), tile_k);
-        let map_b = operand_map(b, config.tile_n, config.b_is_mn_major(), tile_k);
-        let map_out = tensor_map(if config.writes_sums() { a } else { out }, PANEL, PANEL);
-        let map_auxiliary = tensor_map(auxiliary, PANEL, PANEL);
-
-        // SAFETY: the maps describe the tensors and TMA clips to them; `sums` holds a matrix per slice, with rows of the
-        // pitch of `out`, and stores to it are guarded by rows and columns; a bias is read in groups of four, of which
-        // the last may reach past its end but not past its 16-byte aligned buffer's.
-        #[expect(unsafe_code, reason = "launching without bounds checks")]
-        unsafe {
-            gemm::launch_unchecked(
-                &a.client,
-                self.blocks(),
-                CubeDim::new_1d(config.threads()),
-                OperandsLaunch::new(map_a, map_b),
-                ResultsLaunch::new(map_out, map_auxiliary),
-                call.sums(),
-                call.bias(self.n),
-                self.size(out),
-                self.split_k_size(),
-                config,
-                dtype_to_storage_type(a.dtype),
-            );
-        }
     }
 
     /// Launches the sum of the slices of a product whose K is split.

@@ -1,96 +1,26 @@
-//! The 16-bit GEMM on Hopper: TMA, wgmma, warp specialization, a persistent grid.
+//! Products on CUDA: a plan, a kernel for each kind of tensor cores, and the sum of the slices where K is split.
 //!
-//! A block computes output tiles until its [`schedule`] is empty. Its warps have four roles:
+//! | folder | kernels |
+//! |---|---|
+//! | [`hopper`] | 16-bit numbers on Hopper: TMA, `wgmma`, warp specialization |
+//! | [`tf32`] | f32 in TF32 on Hopper, with the load warp and the schedule of [`hopper`] |
+//! | [`ampere`] | Ampere and later GPUs, and f32 everywhere: `cp.async`, `mma.sync` |
+//! | [`few_rows`] | up to eight rows of 16-bit numbers, on any GPU |
+//! | [`shared`] | plan, schedule of tiles, split K; [`shared::split_k`] has a picture |
 //!
-//! ```text
-//! warps     role       what it does                                              waits for         signals
-//! 8         load       K tiles of A and B  -- TMA -->  stage s                   stages.free[s]    stages.loaded[s]
-//! 0-7       multiply   stage s  -- wgmma -->  registers                          stages.loaded[s]  stages.free[s]
-//!                      registers  -- bias, ReLU, residual -->  panel group g     panels.free[g]    panels.loaded[g]
-//! 9         store      panel group g  -- TMA -->  C;  next residual  -- TMA --> g  panels.loaded[g]  panels.free[g]
-//! 9-11      epilogue   panel group g  -- activation -->  panels  -- TMA -->  C   panels.loaded[g]  panels.free[g]
-//! ```
-//!
-//! Warp 9 stores, or warps 9 to 11 apply an activation and store, or neither exists and the multiply warps write f32 sums.
-//! Either way the results of one tile leave while the next tile is multiplied. [`memory`] has a picture of shared memory,
-//! [`split_k`] one of split K; [`epilogue`] says where a new epilogue goes.
-//!
-//! TMA reads rows, columns and K beyond the matrices as zeros, and does not write them.
-//!
-//! [`few_rows`] computes products of up to eight rows. [`tf32`] computes products of f32 in TF32 with the same load warp and schedule. [`ampere`] serves older GPUs, and f32.
+//! [`ops`] are the operators, [`launch`] starts the kernel of a plan, and [`fallback`] computes the other products by the backend.
 
-mod accumulator;
 mod ampere;
-mod arguments;
-mod config;
-mod epilogue;
 mod fallback;
 mod few_rows;
+mod hopper;
 mod launch;
-mod load;
-mod memory;
-mod multiply;
 mod ops;
-mod plan;
-mod residual;
-mod schedule;
-mod split_k;
-mod split_k_sum;
-mod store;
+mod shared;
 mod tf32;
-mod vectors;
 
 #[cfg(test)]
 pub(super) mod tests;
 
-use arguments::{GemmSize, Operands, Results, SplitKSize};
-use config::{EPILOGUE_THREADS, GemmConfig, WARPGROUPS};
-use cubecl::prelude::barrier::Barrier;
-use cubecl::prelude::*;
 pub(crate) use launch::EpilogueArguments;
-use memory::{Pipelines, allocate};
 pub(crate) use ops::{empty_matrix, operand, product_in_f32, product_into};
-use schedule::first_wave;
-use vectors::Pair;
-
-use crate::gpu::pipeline::pipeline;
-
-/// `c = a · b` in the layout and with the epilogue of `cfg`. Where `cfg` writes f32 sums they go to `sums`, slice `i` of each tile to
-/// matrix `i`, and `results` is not touched.
-#[cube(launch_unchecked)]
-fn gemm<E: Float>(
-    operands: &Operands<E>,
-    results: &mut Results<E>,
-    sums: &mut [Pair<f32>],
-    bias: &[Pair<E>],
-    size: GemmSize,
-    split_k: SplitKSize,
-    #[comptime] cfg: GemmConfig,
-    #[define(E)] _dtype: ElemType,
-) {
-    let mut memory = allocate::<E>(cfg);
-    let epilogue_done = Barrier::shared_uninit();
-    if UNIT_POS == 0 {
-        epilogue_done.init_manual(EPILOGUE_THREADS);
-    }
-    let stages = pipeline(comptime![cfg.stages], 1u32, comptime![4 * WARPGROUPS]);
-    let panels = pipeline(comptime![cfg.panel_groups()], comptime![4 * WARPGROUPS], 1u32);
-    let pipelines = Pipelines { stages, panels };
-    sync_async_proxy_shared();
-    sync_cube();
-
-    let mut schedule = first_wave(&size, split_k, cfg);
-
-    // The same number on every lane; the broadcast tells the assembler so.
-    let warp = plane_broadcast(UNIT_POS / 32, 0u32);
-    let warpgroup = warp / 4;
-    if warpgroup < WARPGROUPS {
-        multiply::run(&mut memory, &pipelines, &mut schedule, sums, bias, &size, warpgroup, cfg);
-    } else if warp == comptime![4 * WARPGROUPS] {
-        load::run(operands, &mut memory, &pipelines.stages, &mut schedule, cfg);
-    } else if comptime![cfg.has_epilogue_warps()] {
-        epilogue::run(&mut memory, results, &pipelines.panels, &epilogue_done, &mut schedule, cfg);
-    } else if comptime![!cfg.writes_sums()] {
-        store::run(&mut memory, results, &pipelines.panels, &mut schedule, cfg);
-    }
-}

@@ -12,7 +12,7 @@ use super::super::{LinearOps, ProductKind};
 use super::fallback::{backend_product, fallback};
 use super::few_rows;
 use super::launch::EpilogueArguments;
-use super::plan::{Plan, has_kernel};
+use super::shared::plan::{Plan, has_kernel};
 use crate::activation::Activation;
 use crate::activation::gpu::activate;
 use crate::dropout::Mask;

@@ -34,10 +34,7 @@ fn run_linear(
             let sum = x.clone().matmul(weight.clone()) + bias.clone().unsqueeze();
             let y = match kind {
                 None => sum,
-                Some(Activation::Relu) => activation::relu(sum),
-                Some(Activation::Gelu) => activation::gelu(sum),
-                Some(Activation::GeluTanh) => activation::gelu_approximate(sum),
-                Some(Activation::Silu) => activation::silu(sum),
+                Some(kind) => kind.reference(sum),
             };
             if kind.is_some() { dropout(y, p, &stream) } else { y }
         }
@@ -51,15 +48,14 @@ fn run_linear(
 
 #[test]
 fn bias_and_activation_equal_plain_operations() {
-    let all =
-        [None, Some(Activation::Relu), Some(Activation::Gelu), Some(Activation::GeluTanh), Some(Activation::Silu)];
+    let all: Vec<_> = [None].into_iter().chain(Activation::ALL.map(Some)).collect();
     let mut failures = Vec::new();
 
     // On the kernel and not, with tails, with split K, with more columns than one tile; odd sizes.
     for shape in
         [[5, 7, 3], [4, 768, 96], [128, 64, 256], [200, 72, 264], [40, 3072, 96], [513, 128, 320], [6000, 64, 576]]
     {
-        for (activation, p) in all.into_iter().flat_map(|activation| [(activation, 0.0), (activation, 0.3)]) {
+        for (activation, p) in all.iter().copied().flat_map(|activation| [(activation, 0.0), (activation, 0.3)]) {
             let expected = run_linear(activation, p, false, shape, DType::F32, &Device::flex());
             for (name, device) in devices() {
                 for dtype in [DType::F32, DType::BF16, DType::F16] {

@@ -11,10 +11,12 @@ use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::pipeline::{VECTOR_BYTES, await_turn, barriers};
 use crate::gpu::reduce::sum_of;
 
-/// Turns whose rows are in flight, and the tensors they come from.
+/// Turns whose rows are in flight (`benches/results/2026-11-22-h200-bbaf122.md`), and the tensors
+/// they come from.
 const STAGES: usize = 3;
 const STREAMS: usize = 3;
-/// Bytes of shared memory for the rows in flight, so that two blocks share a multiprocessor.
+/// Bytes of shared memory for the rows in flight, so that two blocks share a multiprocessor
+/// (`benches/results/2026-11-22-h200-f0fc519.md`).
 const STREAM_BYTES: usize = 96 * 1024;
 
 /// What [`norm_backward`] is compiled for.

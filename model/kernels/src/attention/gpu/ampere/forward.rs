@@ -6,19 +6,19 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::super::arguments::Call;
-use super::super::bound::bound;
-use super::super::config::{FlashConfig, TILE};
-use super::super::dropout::drop_values;
-use super::super::mask::{MASKED, Sight, hide, key_tile_of, sight};
-use super::super::position::{
-    Patch, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
-};
-use super::super::relative::{Scores, add_to_rows};
-use super::super::rows::store_rows;
-use super::super::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
 use super::tile::{accumulators, add_products, add_scores, readers, request, row_accumulators, tiles_memory};
 use super::{Inputs, forward_cubes};
+use crate::attention::gpu::shared::arguments::Call;
+use crate::attention::gpu::shared::bound::bound;
+use crate::attention::gpu::shared::config::{FlashConfig, TILE};
+use crate::attention::gpu::shared::dropout::drop_values;
+use crate::attention::gpu::shared::mask::{MASKED, Sight, hide, key_tile_of, sight};
+use crate::attention::gpu::shared::position::{
+    Patch, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
+};
+use crate::attention::gpu::shared::relative::{Scores, add_to_rows};
+use crate::attention::gpu::shared::rows::store_rows;
+use crate::attention::gpu::shared::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::instruction::{log2_approx, rcp_approx};
 use crate::gpu::occupancy::cubes_at_once;

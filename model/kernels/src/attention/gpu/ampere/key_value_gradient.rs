@@ -4,17 +4,19 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::super::arguments::Call;
-use super::super::bound::{bound, pass_bound};
-use super::super::config::{FlashConfig, TILE, UNITS};
-use super::super::dropout::{kept_bits, kept_values};
-use super::super::key_tile::{KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value, streamed_at};
-use super::super::position::{Patch, cube_place, key_column, place, value_column};
-use super::super::relative::{Scores, add_to_columns};
-use super::super::rows::store_rows;
-use super::super::softmax::{exponentials, row_pairs, score_gradients};
 use super::tile::{Readers, accumulators, add_products, add_scores, readers, request, row_accumulators, tiles_memory};
 use super::{Inputs, gradient_cubes};
+use crate::attention::gpu::shared::arguments::Call;
+use crate::attention::gpu::shared::bound::{bound, pass_bound};
+use crate::attention::gpu::shared::config::{FlashConfig, TILE, UNITS};
+use crate::attention::gpu::shared::dropout::{kept_bits, kept_values};
+use crate::attention::gpu::shared::key_tile::{
+    KeyTile, Streamed, advance, advanced, hide_at_edges, key_tile, row_value, streamed_at,
+};
+use crate::attention::gpu::shared::position::{Patch, cube_place, key_column, place, value_column};
+use crate::attention::gpu::shared::relative::{Scores, add_to_columns};
+use crate::attention::gpu::shared::rows::store_rows;
+use crate::attention::gpu::shared::softmax::{exponentials, row_pairs, score_gradients};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::occupancy::cubes_at_once;
 

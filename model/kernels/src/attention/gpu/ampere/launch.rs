@@ -4,14 +4,14 @@ use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::super::call::{Call, Forward, vectors};
-use super::super::config::{TILE, UNITS};
 use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
 use super::query_gradient::query_gradient;
 use super::relative_gradient::{relative_gradient, sum_by_distance};
 use super::split_gradient::key_or_value_gradient;
 use super::{InputsLaunch, OutputsLaunch, is_wide, owns_one};
+use crate::attention::gpu::shared::call::{Call, Forward, vectors};
+use crate::attention::gpu::shared::config::{TILE, UNITS};
 use crate::dropout::Mask;
 use crate::gpu::memory::empty;
 use crate::reduce::columns::backward_and_sum;

@@ -32,7 +32,7 @@ mod tile;
 use cubecl::prelude::*;
 pub(super) use launch::{launch_backward, launch_forward, launch_relative_gradient, serves, serves_relative};
 
-use super::config::{FlashConfig, TILE};
+use crate::attention::gpu::shared::config::{FlashConfig, TILE};
 use crate::gpu::mma_f32::Arithmetic;
 use tile::tile_octs;
 

@@ -4,19 +4,19 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use super::super::arguments::Call;
-use super::super::bound::{bound, multiply_by_slopes};
-use super::super::config::{FlashConfig, TILE};
-use super::super::dropout::drop_values;
-use super::super::mask::{HIDDEN, Sight, hide, key_tile_of, sight};
-use super::super::position::{
-    Patch, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
-};
-use super::super::relative::{Scores, add_to_rows};
-use super::super::rows::{row_products, store_rows};
-use super::super::softmax::{take_probabilities, take_score_gradients};
 use super::tile::{accumulators, add_products, add_scores, readers, request, row_accumulators, tiles_memory};
 use super::{Inputs, Outputs, gradient_cubes, is_wide, streamed_rows};
+use crate::attention::gpu::shared::arguments::Call;
+use crate::attention::gpu::shared::bound::{bound, multiply_by_slopes};
+use crate::attention::gpu::shared::config::{FlashConfig, TILE};
+use crate::attention::gpu::shared::dropout::drop_values;
+use crate::attention::gpu::shared::mask::{HIDDEN, Sight, hide, key_tile_of, sight};
+use crate::attention::gpu::shared::position::{
+    Patch, QueryTile, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
+};
+use crate::attention::gpu::shared::relative::{Scores, add_to_rows};
+use crate::attention::gpu::shared::rows::{row_products, store_rows};
+use crate::attention::gpu::shared::softmax::{take_probabilities, take_score_gradients};
 use crate::gpu::async_copy::{commit, wait};
 use crate::gpu::occupancy::cubes_at_once;
 

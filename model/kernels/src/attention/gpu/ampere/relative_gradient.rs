@@ -6,14 +6,14 @@
 
 use cubecl::prelude::*;
 
-use super::super::arguments::{Call, Lens};
-use super::super::config::{FlashConfig, TILE, UNITS};
-use super::super::position::{
-    Patch, Place, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
-};
 use super::query_gradient::{Queries, rows_of, take_gradients};
 use super::tile::{Readers, accumulators, add_scores, readers, request, tiles_memory};
 use super::{Inputs, Outputs};
+use crate::attention::gpu::shared::arguments::{Call, Lens};
+use crate::attention::gpu::shared::config::{FlashConfig, TILE, UNITS};
+use crate::attention::gpu::shared::position::{
+    Patch, Place, cube_place, key_column, place, query_column, query_tile, tiles, value_column,
+};
 use crate::gpu::async_copy::{commit, wait};
 
 /// The tiles of queries, `d_out`, keys and values.

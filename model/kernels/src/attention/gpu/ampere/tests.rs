@@ -7,7 +7,6 @@ use cubecl::cuda::CudaRuntime;
 use cubecl::prelude::*;
 use half::{bf16, f16};
 
-use super::super::config::{Constant, FlashConfig, UNITS};
 use super::super::tests::call;
 use super::super::tests::lens;
 use super::forward::attention_forward;
@@ -16,6 +15,7 @@ use super::query_gradient::query_gradient;
 use super::relative_gradient::{relative_gradient, sum_by_distance};
 use super::split_gradient::key_or_value_gradient;
 use super::{InputsCompilationArg, OutputsCompilationArg, is_wide, owns_one};
+use crate::attention::gpu::shared::config::{Constant, FlashConfig, UNITS};
 use crate::gpu::mma_f32::Arithmetic;
 use crate::gpu::offline::{Compiled, buffer, settings};
 

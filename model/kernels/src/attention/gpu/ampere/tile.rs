@@ -7,9 +7,9 @@
 
 use cubecl::prelude::*;
 
-use super::super::config::{FlashConfig, TILE, UNITS};
-use super::super::position::Patch;
-use super::super::rows::pair;
+use crate::attention::gpu::shared::config::{FlashConfig, TILE, UNITS};
+use crate::attention::gpu::shared::position::Patch;
+use crate::attention::gpu::shared::rows::pair;
 use crate::gpu::async_copy::copy;
 use crate::gpu::mma::{LINE, Pair, Reader, fragment, left_reader, place_in_tile, right_reader, short_right_reader};
 use crate::gpu::mma_f32::{

@@ -5,14 +5,14 @@
 
 use cubecl::prelude::*;
 
-use super::super::arguments::GemmSize;
-use super::super::config::GemmConfig;
-use super::super::epilogue::positive;
-use super::super::schedule::WorkTile;
 use super::multiply::{FRAGMENTS, warp_origin};
 use super::{Results, Sizes};
 use crate::activation::gpu::activated;
 use crate::gpu::mma::{EDGE, Pair, quad_transpose};
+use crate::linear::gpu::shared::arguments::GemmSize;
+use crate::linear::gpu::shared::config::GemmConfig;
+use crate::linear::gpu::shared::relu::positive;
+use crate::linear::gpu::shared::schedule::WorkTile;
 
 /// Products of 16 x 8 across the results of a warp.
 const ACROSS: usize = 8;

@@ -5,14 +5,14 @@
 
 use cubecl::prelude::*;
 
-use super::super::config::GemmConfig;
-use super::super::epilogue::positive;
-use super::super::schedule::WorkTile;
 use super::multiply::{FRAGMENTS, across, warp_origin};
 use super::{Results, Sizes};
 use crate::activation::gpu::activated;
 use crate::gpu::mma::{EDGE, Pair};
 use crate::gpu::mma_f32::{eight_of_row, row_across};
+use crate::linear::gpu::shared::config::GemmConfig;
+use crate::linear::gpu::shared::relu::positive;
+use crate::linear::gpu::shared::schedule::WorkTile;
 
 /// Products of 16 x 8 across 32 columns.
 const GROUP: usize = 4;

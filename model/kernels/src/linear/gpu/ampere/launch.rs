@@ -4,10 +4,10 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::super::config::GemmConfig;
-use super::super::plan::{Call, Plan};
 use super::{MatricesLaunch, PitchesLaunch, ResultsLaunch, SizesLaunch, gemm, threads};
 use crate::gpu::memory::row_pitch;
+use crate::linear::gpu::shared::config::GemmConfig;
+use crate::linear::gpu::shared::plan::{Call, Plan};
 
 /// Launches the kernel.
 pub(in crate::linear::gpu) fn launch(plan: &Plan, call: &Call, config: GemmConfig) {

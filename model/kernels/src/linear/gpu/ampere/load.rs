@@ -5,13 +5,13 @@
 
 use cubecl::prelude::*;
 
-use super::super::arguments::SplitKSize;
-use super::super::config::{GemmConfig, TILE_M};
-use super::super::schedule::{Schedule, first_wave, take_tile};
 use super::{Matrices, Memory, Sizes, threads};
 use crate::gpu::async_copy::{commit, copy};
 use crate::gpu::mma::{LINE, place_in_tile};
 use crate::gpu::mma_f32::{Arithmetic, place_across};
+use crate::linear::gpu::shared::arguments::SplitKSize;
+use crate::linear::gpu::shared::config::{GemmConfig, TILE_M};
+use crate::linear::gpu::shared::schedule::{Schedule, first_wave, take_tile};
 
 /// Parts in which a K tile is loaded, between the products of its steps.
 pub(super) const PARTS: usize = 3;

@@ -11,8 +11,8 @@
 //! In f32 only the instructions differ ([`crate::gpu::mma_f32`]), the elements of a K tile, and [`epilogue_f32`].
 //!
 //! The loads run ahead across the boundaries of output tiles, so that the first K tiles of the next one arrive during the epilogue.
-//! The schedule of the tiles, the split of K and the sum of its slices are the same as on Hopper: [`super::schedule`],
-//! [`super::split_k`], [`super::split_k_sum`].
+//! The schedule of the tiles, the split of K and the sum of its slices are the same as on Hopper: see
+//! [`shared`](super::shared).
 
 mod epilogue;
 mod epilogue_f32;
@@ -25,11 +25,11 @@ pub(super) mod tests;
 use cubecl::prelude::*;
 pub(super) use launch::launch;
 
-use super::arguments::{GemmSize, SplitKSize};
-use super::config::{GemmConfig, TILE_M};
-use super::schedule::{first_wave, take_tile};
 use crate::gpu::async_copy::wait;
 use crate::gpu::mma::{LINE, Pair};
+use crate::linear::gpu::shared::arguments::{GemmSize, SplitKSize};
+use crate::linear::gpu::shared::config::{GemmConfig, TILE_M};
+use crate::linear::gpu::shared::schedule::{first_wave, take_tile};
 use epilogue::finish_tile;
 use load::{load_next, loads};
 use multiply::{multiply_k_tile, readers, zeroed_accumulator};

@@ -2,7 +2,6 @@
 
 use cubecl::prelude::*;
 
-use super::super::config::{GemmConfig, TILE_M};
 use super::load::{Loads, PARTS, end_load, load_part};
 use super::{Matrices, Memory, Sizes, WARP_ROWS};
 use crate::gpu::async_copy::wait;
@@ -10,6 +9,7 @@ use crate::gpu::mma::{EDGE, LINE, Pair, Reader, fragment, left_reader, right_rea
 use crate::gpu::mma_f32::{
     Arithmetic, Operand, fragments as fragments_across, left_operand, multiply_as, reader_across, right_operand,
 };
+use crate::linear::gpu::shared::config::{GemmConfig, TILE_M};
 
 /// Left fragments of the results of a warp.
 pub(super) const FRAGMENTS: usize = WARP_ROWS / EDGE;

@@ -7,13 +7,13 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use cubecl::__private::Runtime;
 use cubecl::cuda::CudaRuntime;
 
-use super::super::arguments::{GemmSizeCompilationArg, SplitKSizeCompilationArg};
-use super::super::config::{Epilogue, GemmConfig, Output, Sums};
 use super::{MatricesCompilationArg, PitchesCompilationArg, ResultsCompilationArg, SizesCompilationArg, gemm, threads};
 use crate::activation::Activation;
 use crate::gpu::mma_f32::Arithmetic;
 use crate::gpu::offline::{Compiled, buffer, settings};
 use crate::linear::Layout;
+use crate::linear::gpu::shared::arguments::{GemmSizeCompilationArg, SplitKSizeCompilationArg};
+use crate::linear::gpu::shared::config::{Epilogue, GemmConfig, Output, Sums};
 
 /// Every layout with wide tiles, and every epilogue that differs with narrow ones.
 fn configs(arithmetic: Arithmetic) -> Vec<(String, GemmConfig)> {

@@ -3,15 +3,15 @@
 
 use cubecl::prelude::*;
 
-use super::super::accumulator::{pair, thread_in_warpgroup};
-use super::super::arguments::GemmSize;
-use super::super::config::GemmConfig;
-use super::super::epilogue::positive;
-use super::super::schedule::WorkTile;
-use super::super::vectors::Pair;
 use super::Results;
 use crate::activation::gpu::activated;
 use crate::gpu::wgmma::position;
+use crate::linear::gpu::hopper::accumulator::{pair, thread_in_warpgroup};
+use crate::linear::gpu::shared::arguments::GemmSize;
+use crate::linear::gpu::shared::config::GemmConfig;
+use crate::linear::gpu::shared::relu::positive;
+use crate::linear::gpu::shared::schedule::WorkTile;
+use crate::linear::gpu::shared::vectors::Pair;
 
 /// Pairs of a residual that are read before any of them is used, so that their latencies overlap.
 const PAIRS_IN_FLIGHT: usize = 4;

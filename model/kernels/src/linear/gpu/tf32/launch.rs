@@ -4,14 +4,14 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
-use super::super::super::Layout;
-use super::super::arguments::OperandsLaunch;
-use super::super::config::{GemmConfig, TILE_M, box_rows};
-use super::super::plan::{Call, Plan};
 use super::transpose::transposed;
 use super::{ResultsLaunch, gemm_tf32};
 use crate::gpu::memory::row_pitch;
 use crate::gpu::tensor_map::tensor_map_as;
+use crate::linear::Layout;
+use crate::linear::gpu::shared::arguments::OperandsLaunch;
+use crate::linear::gpu::shared::config::{GemmConfig, TILE_M, box_rows};
+use crate::linear::gpu::shared::plan::{Call, Plan};
 
 /// Launches the kernel.
 pub(in crate::linear::gpu) fn launch(plan: &Plan, call: &Call, config: GemmConfig) {

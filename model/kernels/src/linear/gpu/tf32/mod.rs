@@ -15,15 +15,15 @@ mod transpose;
 use cubecl::prelude::*;
 pub(super) use launch::launch;
 
-use super::arguments::{GemmSize, Operands, SplitKSize};
-use super::config::{GemmConfig, WARPGROUPS};
-use super::load;
-use super::memory::allocate;
-use super::multiply::multiply_tile;
-use super::schedule::{first_wave, take_tile};
-use super::vectors::Pair;
 use crate::gpu::pipeline::{phases, pipeline};
 use crate::gpu::wgmma::descriptor;
+use crate::linear::gpu::hopper::load;
+use crate::linear::gpu::hopper::memory::allocate;
+use crate::linear::gpu::hopper::multiply::multiply_tile;
+use crate::linear::gpu::shared::arguments::{GemmSize, Operands, SplitKSize};
+use crate::linear::gpu::shared::config::{GemmConfig, WARPGROUPS};
+use crate::linear::gpu::shared::schedule::{first_wave, take_tile};
+use crate::linear::gpu::shared::vectors::Pair;
 use epilogue::store_results;
 
 /// Where results go, and what is added to them.

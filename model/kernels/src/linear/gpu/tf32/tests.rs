@@ -1,12 +1,12 @@
 //! The kernel, compiled without a device.
 
-use super::super::arguments::{GemmSizeCompilationArg, OperandsCompilationArg, SplitKSizeCompilationArg};
-use super::super::config::{Epilogue, GemmConfig, Output, Sums};
-use super::super::plan::tf32_pays;
 use super::{ResultsCompilationArg, gemm_tf32};
 use crate::activation::Activation;
 use crate::gpu::offline::{Compiled, buffer, settings};
 use crate::linear::Layout;
+use crate::linear::gpu::shared::arguments::{GemmSizeCompilationArg, OperandsCompilationArg, SplitKSizeCompilationArg};
+use crate::linear::gpu::shared::config::{Epilogue, GemmConfig, Output, Sums};
+use crate::linear::gpu::shared::plan::tf32_pays;
 
 pub(in crate::linear::gpu) fn offline_kernels() -> Vec<Compiled> {
     let rounded = |epilogue| Output::Rounded { bias: true, epilogue };

@@ -4,8 +4,8 @@ use burn::backend::DType;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::super::vectors::Quad;
 use crate::gpu::memory::{empty_pitched, row_pitch};
+use crate::linear::gpu::shared::vectors::Quad;
 
 /// Edge of the squares.
 const EDGE: usize = 64;
