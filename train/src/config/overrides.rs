@@ -247,7 +247,7 @@ impl Layers {
                     |wanted: &str| self.given.iter().rev().find(|(key, _)| key == wanted).map(|(_, value)| value);
                 // `read_over` reports an unknown task.
                 let task = last("task").and_then(|task| task.clone().try_into().ok()).unwrap_or_default();
-                let train = last("data.train").map(paths_in);
+                let train = last("data.train").map(paths_in).or_else(|| last("data.mix").map(paths_of_sources));
                 let chosen = choose(task, train.as_deref(), sources.machine);
                 return (chosen.preset.config(), Base::Chosen(chosen));
             }
@@ -312,6 +312,12 @@ impl Layers {
 fn paths_in(value: &Value) -> Vec<PathBuf> {
     let texts = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     texts.iter().filter_map(Value::as_str).map(PathBuf::from).collect()
+}
+
+/// Returns the paths of the training text in a value of `data.mix`.
+fn paths_of_sources(value: &Value) -> Vec<PathBuf> {
+    let sources = value.as_array().map_or(&[][..], Vec::as_slice);
+    sources.iter().filter_map(|source| source.get("train")).flat_map(paths_in).collect()
 }
 
 /// Returns the name of a part of a path, or `None` for an index of a list.

@@ -21,7 +21,34 @@ impl Layers {
             [None, Some(_)] => config.data.split = 0.0,
             _ => {}
         }
+        self.choose_text(config);
         config.take_warmup_ratio();
+    }
+}
+
+impl Layers {
+    /// Lets training text that is given take the place of the text of the run to start from: files and a mixture replace each other.
+    fn choose_text(&self, config: &mut Config) {
+        let is_given = |key: &str| self.origins.contains_key(key);
+        let data = &mut config.data;
+        match ["data.train", "data.mix"].map(is_given) {
+            [true, false] => {
+                data.mix.clear();
+                if !is_given("data.mix_temperature") {
+                    data.mix_temperature = None;
+                }
+            }
+            [false, true] => {
+                data.train.clear();
+                if !is_given("data.split") {
+                    data.split = 0.0;
+                }
+                if !is_given("data.valid") && data.mix.iter().any(|source| !source.valid.is_empty()) {
+                    data.valid.clear();
+                }
+            }
+            _ => {}
+        }
     }
 }
 
@@ -50,7 +77,36 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::config::presets;
+
+    #[test]
+    fn files_and_a_mixture_of_another_run_replace_each_other() {
+        let mut run = presets::tiny();
+        run.data.train = vec!["a.tsv".into()];
+        (run.data.valid, run.data.split) = (vec!["v.tsv".into()], 0.0);
+        let mix = "data.mix=[{ name = \"b\", train = \"b.tsv\", valid = \"w.tsv\" }]".to_owned();
+        let mut layers = Layers::default();
+        layers.add_assignment(&mix);
+        let mut mixed = layers.read_over(&run).expect("valid");
+        layers.choose_length(Some(&mut mixed));
+        assert!(
+            mixed.data.train.is_empty() && mixed.data.valid.is_empty() && mixed.data.mix.len() == 1,
+            "{:?}",
+            mixed.data
+        );
+        assert_eq!(mixed.validate(), Vec::<String>::new());
+
+        mixed.data.mix_temperature = Some(2.0);
+        let mut layers = Layers::default();
+        layers.add_assignment("data.train=c.tsv");
+        let mut files = layers.read_over(&mixed).expect("valid");
+        layers.choose_length(Some(&mut files));
+        assert_eq!(
+            (files.data.train, files.data.mix.len(), files.data.mix_temperature),
+            (vec!["c.tsv".into()], 0, None)
+        );
+    }
 
     #[test]
     fn keys_of_a_run_change_and_its_own_oddities_stay() {
