@@ -2,6 +2,7 @@
 //! out.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -121,8 +122,21 @@ pub struct HostBatch {
     pub target_tokens: u64,
     /// Row numbers in the data set, in the order of the batch's rows.
     pub rows: Vec<u32>,
+    /// A mixture: what the batch has of each source.
+    pub sources: Vec<SourceCount>,
     /// Where to continue after this batch. The loader sets it.
     pub next: Position,
+}
+
+/// Rows and tokens of one source of a mixture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceCount {
+    /// Name of the source.
+    pub name: Arc<str>,
+    /// Rows.
+    pub rows: u64,
+    /// Non-padding tokens: source and target, or tokens of text.
+    pub tokens: u64,
 }
 
 impl HostBatch {
@@ -184,6 +198,7 @@ impl HostBatch {
         (self.batch_size, self.source_len, self.target_len) = (shape.batch_size, shape.source_len, shape.target_len);
         (self.source_tokens, self.target_tokens) = (0, 0);
         self.rows.clear();
+        self.sources.clear();
         let places = self.widths().iter().sum::<usize>() * self.batch_size;
         self.ids.resize(places, fill);
     }
@@ -296,7 +311,7 @@ impl HostBatch {
     }
 
     /// Cuts the batch by rows into `n` batches of about the same size, or fewer if there are fewer rows. Padding stays
-    /// as it is. Each batch continues after the whole one. Answers to compare stay together.
+    /// as it is. Each batch continues after the whole one. Answers to compare stay together. Parts have no counts of sources.
     pub fn split(&self, n: usize) -> Vec<Self> {
         let unit = if self.preference.is_some() { 2 } else { 1 };
         let units = self.batch_size / unit;
@@ -311,7 +326,8 @@ impl HostBatch {
         for (n, width) in widths.into_iter().enumerate() {
             ids.extend_from_slice(&self.part(n)[rows.start * width..rows.end * width]);
         }
-        let mut slice = Self { ids, batch_size: rows.len(), rows: self.rows[rows].to_vec(), ..*self };
+        let mut slice =
+            Self { ids, batch_size: rows.len(), rows: self.rows[rows].to_vec(), sources: Vec::new(), ..*self };
 
         let sum = |lengths: &[i32]| lengths.iter().map(|len| *len as u64).sum();
         (slice.source_tokens, slice.target_tokens) = match self.layout {

@@ -65,13 +65,13 @@ pub use corpus::{
 };
 pub use error::{Error, Result, panic_text};
 pub use formats::{FileFormat, Split, find_files, records_of};
-pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, TextParts};
+pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, SourceCount, TextParts};
 pub use loader::{Loader, OnePass, Rank};
 pub use loader_config::LoaderConfig;
 pub use sampler::Order;
 pub use source::{
-    BatchEstimate, BatchSource, BatchWorker, ChatSource, DirectSource, LabelledShape, LabelledSource, PairSource,
-    PreferenceSource, TextSource,
+    BatchEstimate, BatchSource, BatchWorker, ChatSource, DirectSource, LabelledShape, LabelledSource, MixPart,
+    MixParts, MixShares, MixSource, MixedPart, PairSource, PreferenceSource, TextSource,
 };
 pub use tokenizer::{
     ChatTemplate, DecodeStream, FolderTokenizer, LabelledEncoder, LabelledRow, M2m100Files, MarianFiles, MaskedEncoder,

@@ -34,6 +34,23 @@ impl Order {
         indices
     }
 
+    /// Returns the order of a pass over one of several lists that have this seed in common.
+    pub(crate) fn of_pass(self, list: u64, pass: u64) -> Self {
+        let Self::Shuffled { seed, .. } = self else { return Self::Sequential };
+        let mut hasher = blake3::Hasher::new_derive_key("kiln-data 2026 seeds of the sources of a mixture");
+        hasher.update(&seed.to_le_bytes()).update(&list.to_le_bytes());
+        let bytes = *hasher.finalize().as_bytes();
+        Self::Shuffled { seed: u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")), epoch: pass }
+    }
+
+    /// Returns the epoch; the order of the files is the same in all.
+    pub(crate) fn epoch(self) -> u64 {
+        match self {
+            Self::Sequential => 0,
+            Self::Shuffled { epoch, .. } => epoch,
+        }
+    }
+
     /// Puts items into this order (Fisher-Yates shuffle).
     pub(crate) fn apply<T>(self, items: &mut [T], of: ShuffleOf) {
         let Self::Shuffled { seed, epoch } = self else { return };

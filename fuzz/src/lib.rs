@@ -168,6 +168,7 @@ pub fn good_checkpoint() -> PathBuf {
                     tokenizer_fingerprint: "tokenizer".into(),
                     source_tokens: 1,
                     target_tokens: 1,
+                    sources: Default::default(),
                     train_secs: 1.0,
                     skipped_steps: 0,
                     loss_scale: None,

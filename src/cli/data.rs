@@ -12,6 +12,7 @@ use kiln_train::logging::print::{stderr_line, stdout_line};
 use kiln_train::units::{counted, thousands};
 
 use super::config_args::ConfigArgs;
+use super::error::Usage;
 use super::of_run::OfRunArgs;
 
 /// Characters of the longest bar.
@@ -55,11 +56,31 @@ struct StatsArgs {
 pub(super) fn run(Args { what: What::Stats(args) }: Args) -> Result<()> {
     let run = args.config.of_run(&args.of, DeviceChoice::Cpu)?;
     let survey = run.survey_any_size(false)?;
-    let stats = DataStats::of(&survey.config, &survey.data.vocabulary, &survey.cache_dir)?;
+    let (config, vocabulary) = (&survey.config, &survey.data.vocabulary);
+    if config.data.is_mixed() {
+        return print_sources(&survey.data.notes, DataStats::of_sources(config, vocabulary, &survey.cache_dir)?, &args);
+    }
+    let stats = DataStats::of(config, vocabulary, &survey.cache_dir)?;
     print(&stats);
     if let Some(path) = &args.svg {
         replace_file(path, histogram::file(&stats.lengths)?.as_bytes())?;
         stderr_line!("lengths written to {}", path.display());
+    }
+    Ok(())
+}
+
+/// Prints each source of a mixture.
+fn print_sources(notes: &[String], sources: Vec<(String, DataStats)>, args: &StatsArgs) -> Result<()> {
+    anyhow::ensure!(
+        args.svg.is_none(),
+        Usage(
+            "--svg draws the lengths of one text, and data.mix has several: name one with --set data.train=FILE".into()
+        )
+    );
+    notes.iter().filter(|note| note.starts_with("mixture: ")).for_each(|note| stdout_line!("{note}"));
+    for (name, stats) in sources {
+        stdout_line!("\nsource {name}");
+        print(&stats);
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     if config.data.cache_dir.is_none() {
         refuse_cache_of_another(&run_dir, &config)?;
     }
-    check_rows(&config, &config.data.train, &TASKS)?;
+    check_rows(&config, &config.data.train_files(), &TASKS)?;
 
     let mut n_notes = 0;
     let mut about_config: Vec<String> = preset_line(&base).into_iter().chain(notes).collect();
@@ -77,8 +77,11 @@ pub(super) fn run(args: Args) -> Result<()> {
 /// Refuses to replace the token caches of a run on other text, or with another vocabulary.
 fn refuse_cache_of_another(dir: &Path, config: &Config) -> Result<()> {
     let Ok(run) = Config::read(&dir.join(RUN_CONFIG_FILE)) else { return Ok(()) };
-    if (&run.data.train, &run.data.valid, &run.tokenizer) == (&config.data.train, &config.data.valid, &config.tokenizer)
-    {
+    let text_of = |config: &Config| {
+        let Config { data, tokenizer, .. } = config;
+        (data.train.clone(), data.valid.clone(), data.mix.clone(), tokenizer.clone())
+    };
+    if text_of(&run) == text_of(config) {
         return Ok(());
     }
     let text = format!(

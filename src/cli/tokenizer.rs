@@ -53,7 +53,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         )
         .into());
     }
-    check_rows(&config, &config.data.train, &TASKS)?;
+    check_rows(&config, &config.data.train_files(), &TASKS)?;
     match traits_of(config.task).reads {
         Reads::Pairs => of_pairs(&config, args.out.as_deref()),
         Reads::Text => of_text(&config, args.out.as_deref()),
@@ -61,10 +61,12 @@ pub(super) fn run(args: Args) -> Result<()> {
 }
 
 fn of_pairs(config: &Config, out: Option<&Path>) -> Result<()> {
-    let corpus = PairCorpus::open(&config.data.train, &config.data.corpus)?;
+    let corpus = PairCorpus::open(&config.data.train_files(), &config.data.corpus)?;
     corpus.notes().iter().for_each(|line| stderr_line!("{line}"));
     let tokenizers = match out {
-        Some(out) => pairs::load_or_train(&config.tokenizer, &corpus, out, &mut |line| stderr_line!("{line}"))?,
+        Some(out) => {
+            pairs::load_or_train(&config.trained_tokenizer(), &corpus, out, &mut |line| stderr_line!("{line}"))?
+        }
         None => PairTokenizers::load(&config.tokenizer)?,
     };
     save_loaded(config, out, |out| tokenizers.save(out))?;
@@ -76,7 +78,7 @@ fn of_pairs(config: &Config, out: Option<&Path>) -> Result<()> {
 }
 
 fn of_text(config: &Config, out: Option<&Path>) -> Result<()> {
-    let corpus = TextCorpus::open(&config.data.train, &config.data.text)?;
+    let corpus = TextCorpus::open(&config.data.train_files(), &config.data.text)?;
     corpus.notes().iter().for_each(|line| stderr_line!("{line}"));
     let tokenizer = match out {
         Some(out) => text::load_or_train(&config.tokenizer, &corpus, out, &mut |line| stderr_line!("{line}"))?,

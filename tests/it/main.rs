@@ -23,6 +23,7 @@ mod layouts;
 mod looking;
 mod measuring;
 mod minilm;
+mod mixtures;
 mod new_vocabulary;
 mod nllb;
 mod opus_mt;

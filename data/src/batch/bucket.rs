@@ -165,15 +165,43 @@ impl Buckets {
         self.of_row.len()
     }
 
+    /// Makes one bucket of `n_rows` rows, all of which have the lengths of `shape`, the shape of a full batch.
+    pub(crate) fn of_one_shape(shape: Shape, n_rows: usize) -> Self {
+        Self { buckets: vec![Bucket { shape, rows: n_rows, wider: None }], of_row: vec![0; n_rows], tokens: 0 }
+    }
+
+    /// Lets an epoch have so many rows of each bucket, with so many non-padding tokens, instead of every row once.
+    pub(crate) fn with_rows(mut self, of_bucket: &[usize], tokens: u64) -> Self {
+        for (bucket, rows) in self.buckets.iter_mut().zip(of_bucket) {
+            bucket.rows = *rows;
+        }
+        Self { tokens, ..self }
+    }
+
+    /// Returns the number of buckets.
+    pub(crate) fn len(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Returns the bucket of a row.
+    pub(crate) fn of(&self, row: usize) -> usize {
+        self.of_row[row].into()
+    }
+
     /// Distributes the rows of an epoch into batches.
     pub fn plan(&self, order: Order) -> EpochPlan {
+        self.plan_rows(&order.indices(self.of_row.len() as u32, ShuffleOf::Rows), order)
+    }
+
+    /// Distributes `rows`, in their order, into batches. Each bucket must get as many of them as it has.
+    pub(crate) fn plan_rows(&self, rows: &[u32], order: Order) -> EpochPlan {
         let mut queues: Vec<Vec<u32>> =
             self.buckets.iter().map(|b| Vec::with_capacity(b.rows + b.shape.batch_size)).collect();
-        for row in order.indices(self.of_row.len() as u32, ShuffleOf::Rows) {
-            queues[self.of_row[row as usize] as usize].push(row);
+        for row in rows {
+            queues[self.of(*row as usize)].push(*row);
         }
 
-        let mut plan = EpochPlan::with_capacity(self.of_row.len());
+        let mut plan = EpochPlan::with_capacity(rows.len());
         for (i, bucket) in self.buckets.iter().enumerate() {
             let queue = std::mem::take(&mut queues[i]);
             let full = queue.chunks_exact(bucket.shape.batch_size);

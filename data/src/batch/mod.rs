@@ -11,4 +11,5 @@ pub use bucket::{Buckets, round_up};
 pub use collate::Collator;
 pub(crate) use document_order::DocumentOrder;
 pub use plan::EpochPlan;
+pub(crate) use plan::MixedRows;
 pub(crate) use rows::{Around, RowFormat, RowWriter};

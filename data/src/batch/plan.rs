@@ -15,6 +15,34 @@ pub struct EpochPlan {
     batches: Vec<PlannedBatch>,
     /// Packed text: the order in which this epoch packs documents into rows.
     documents: Option<DocumentOrder>,
+    /// A mixture of packed texts: where its rows come from.
+    mixed: MixedRows,
+}
+
+/// The rows of an epoch that mixes packed texts. A row number of the plan is an index into them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct MixedRows {
+    /// The text of each pass, and the order in which the pass packs its documents.
+    passes: Vec<(usize, DocumentOrder)>,
+    /// Pass and row of each row.
+    rows: Vec<(u32, u32)>,
+}
+
+impl MixedRows {
+    /// Adds `rows` of a pass over a text. Returns their numbers.
+    pub(crate) fn add(&mut self, text: usize, documents: DocumentOrder, rows: impl Iterator<Item = u32>) -> Range<u32> {
+        let (pass, before) = (self.passes.len() as u32, self.rows.len() as u32);
+        self.passes.push((text, documents));
+        self.rows.extend(rows.map(|row| (pass, row)));
+        before..self.rows.len() as u32
+    }
+
+    /// Returns text, order of the documents, and row of a row number.
+    pub(crate) fn get(&self, number: u32) -> (usize, &DocumentOrder, u32) {
+        let (pass, row) = self.rows[number as usize];
+        let (text, documents) = &self.passes[pass as usize];
+        (*text, documents, row)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +54,7 @@ struct PlannedBatch {
 impl EpochPlan {
     /// Returns a plan without batches, with room for `n_rows` rows.
     pub fn with_capacity(n_rows: usize) -> Self {
-        Self { rows: Vec::with_capacity(n_rows), batches: Vec::new(), documents: None }
+        Self { rows: Vec::with_capacity(n_rows), batches: Vec::new(), documents: None, mixed: MixedRows::default() }
     }
 
     /// Plans packed text: every batch has `shape`, and the last one has the remaining rows.
@@ -36,7 +64,12 @@ impl EpochPlan {
             PlannedBatch { shape: Shape { batch_size: rows.len(), ..shape }, rows }
         };
         let batches = (0..rows.len()).step_by(shape.batch_size).map(batch).collect();
-        Self { rows, batches, documents: Some(documents) }
+        Self { rows, batches, documents: Some(documents), mixed: MixedRows::default() }
+    }
+
+    /// Returns the plan with the origin of its rows.
+    pub(crate) fn with_mixed(self, mixed: MixedRows) -> Self {
+        Self { mixed, ..self }
     }
 
     /// Adds a batch of these rows.
@@ -106,6 +139,10 @@ impl EpochPlan {
 
     pub(crate) fn documents(&self) -> Option<&DocumentOrder> {
         self.documents.as_ref()
+    }
+
+    pub(crate) fn mixed(&self) -> &MixedRows {
+        &self.mixed
     }
 }
 

@@ -124,6 +124,10 @@ pub(super) fn pair_fingerprint(corpus: &PairCorpus, ledger: &Ledger) -> Result<(
     // Limits that decide which rows are kept.
     hasher.update(format!("{} {}\0", config.max_source_len, config.max_target_len).as_bytes());
     hasher.update(mark_of_special_tokens(config.split_special_tokens));
+    // Nothing without a tag, so that caches of earlier versions stay valid.
+    if let Some(tag) = &config.tag {
+        hasher.update(format!("tag\0{tag}\0").as_bytes());
+    }
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
 

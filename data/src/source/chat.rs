@@ -26,6 +26,7 @@ pub struct ChatSource {
     format: RowFormat,
     rows: Rows,
     vocab_size: usize,
+    seq_len: usize,
     /// Everything that decides the content of a row, except the cache. Part of the fingerprint.
     settings: String,
 }
@@ -80,6 +81,7 @@ impl ChatSource {
         Ok(Self {
             rows,
             vocab_size: tokenizer.vocab_size(),
+            seq_len,
             // Saved runs know this text as part of the source's fingerprint.
             settings: format!("{} {seq_len} {fill}", if is_packed { "chat" } else { "chat in rows" }),
             format: RowFormat { input: Around::default(), labels: Around::default(), fill, boundaries: is_packed },
@@ -105,6 +107,46 @@ impl ChatSource {
         match &self.rows {
             Rows::Packed { rows, shape } => 1.0 - self.cache.n_tokens() as f64 / (rows.len() * shape.target_len) as f64,
             Rows::Single(buckets) => buckets.padding_ratio(),
+        }
+    }
+
+    /// Writes row `row`, as row `number` of the data set.
+    pub(super) fn fill_row(&self, row: u32, number: u32, rows: &mut RowWriter<'_>) -> Result<()> {
+        match &self.rows {
+            Rows::Packed { rows: packed, .. } => {
+                for conversation in &packed[row as usize] {
+                    self.push(rows, *conversation)?;
+                }
+            }
+            Rows::Single(_) => self.push(rows, row)?,
+        }
+        rows.end_row(number);
+        Ok(())
+    }
+
+    /// Returns the length of the longest row.
+    pub(super) fn seq_len(&self) -> usize {
+        self.seq_len
+    }
+
+    /// Returns how its rows are built.
+    pub(super) fn format(&self) -> &RowFormat {
+        &self.format
+    }
+
+    /// Returns the shape of a full batch of packed rows; `None` if each conversation has a row of its own.
+    pub(super) fn packed_shape(&self) -> Option<Shape> {
+        match &self.rows {
+            Rows::Packed { shape, .. } => Some(*shape),
+            Rows::Single(_) => None,
+        }
+    }
+
+    /// Returns the padded length of a packed row, or the length of a conversation.
+    pub(super) fn row_len(&self, row: usize) -> usize {
+        match &self.rows {
+            Rows::Packed { shape, .. } => shape.target_len,
+            Rows::Single(_) => self.cache.document_len(row) as usize,
         }
     }
 
@@ -220,15 +262,7 @@ impl BatchWorker for Arc<ChatSource> {
         let (numbers, shape) = plan.batch(index);
         let mut rows = RowWriter::new(batch, shape, &self.format);
         for number in numbers {
-            match &self.rows {
-                Rows::Packed { rows: packed, .. } => {
-                    for conversation in &packed[*number as usize] {
-                        self.push(&mut rows, *conversation)?;
-                    }
-                }
-                Rows::Single(_) => self.push(&mut rows, *number)?,
-            }
-            rows.end_row(*number);
+            self.fill_row(*number, *number, &mut rows)?;
         }
         Ok(())
     }

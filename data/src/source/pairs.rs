@@ -46,6 +46,33 @@ impl PairSource {
         &self.cache
     }
 
+    /// Adds row `row` of the cache to a batch, as row `number` of the data set.
+    pub(super) fn push(&self, collator: &mut Collator<'_>, row: u32, number: u32) -> Result<()> {
+        let (source_vocab, target_vocab) = self.cache.vocab_sizes();
+        let (max_source, max_target) = match self.cache.row(row as usize) {
+            (Tokens::Narrow(source), Tokens::Narrow(target)) => collator.push(number, source, target),
+            (Tokens::Wide(source), Tokens::Wide(target)) => collator.push(number, source, target),
+            _ => unreachable!("a cache has one token width"),
+        };
+
+        // A damaged file must not become an index out of range on the device.
+        if max_source as usize >= source_vocab || max_target as usize >= target_vocab {
+            return Err(Error::cache(
+                self.cache.path(),
+                format!(
+                    "row {row} is damaged: it has ids {max_source} and {max_target}, the vocabularies hold {source_vocab} and \
+                     {target_vocab}"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the special tokens of its rows.
+    pub(super) fn special(&self) -> SpecialIds {
+        self.special
+    }
+
     /// Returns the buckets, which know shapes and padding.
     pub fn buckets(&self) -> &Buckets {
         &self.buckets
@@ -86,24 +113,8 @@ impl BatchWorker for Arc<PairSource> {
     fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
         let (rows, shape) = plan.batch(index);
         let mut collator = Collator::new(batch, shape, self.special);
-        let (source_vocab, target_vocab) = self.cache.vocab_sizes();
         for row in rows {
-            let (max_source, max_target) = match self.cache.row(*row as usize) {
-                (Tokens::Narrow(source), Tokens::Narrow(target)) => collator.push(*row, source, target),
-                (Tokens::Wide(source), Tokens::Wide(target)) => collator.push(*row, source, target),
-                _ => unreachable!("a cache has one token width"),
-            };
-
-            // A damaged file must not become an index out of range on the device.
-            if max_source as usize >= source_vocab || max_target as usize >= target_vocab {
-                return Err(Error::cache(
-                    self.cache.path(),
-                    format!(
-                        "row {row} is damaged: it has ids {max_source} and {max_target}, the vocabularies hold \
-                             {source_vocab} and {target_vocab}"
-                    ),
-                ));
-            }
+            self.push(&mut collator, *row, *row)?;
         }
         Ok(())
     }

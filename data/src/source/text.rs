@@ -206,7 +206,14 @@ impl TextSource {
         Ok(())
     }
 
-    fn fill_packed(&self, documents: &DocumentOrder, row: u32, rows: &mut RowWriter<'_>) -> Result<()> {
+    /// Writes row `row` of a pass that packs `documents`, as row `number` of the data set.
+    pub(super) fn fill_packed(
+        &self,
+        documents: &DocumentOrder,
+        row: u32,
+        number: u32,
+        rows: &mut RowWriter<'_>,
+    ) -> Result<()> {
         let places = |document| self.places(document);
         for (document, before) in documents.starting_at(u64::from(row) * self.seq_len as u64, places) {
             let len = (self.places(document) - before).min(rows.room() as u64);
@@ -215,8 +222,48 @@ impl TextSource {
                 break;
             }
         }
-        rows.end_row(row);
+        rows.end_row(number);
         Ok(())
+    }
+
+    /// Writes row `row` of a text whose rows are [`Packing::Sentences`], as row `number` of the data set.
+    pub(super) fn fill_part(&self, row: u32, number: u32, rows: &mut RowWriter<'_>) -> Result<()> {
+        let Rows::Sentences { parts, .. } = &self.rows else { unreachable!("rows of sentences") };
+        let part = parts[row as usize];
+        self.push(rows, part.0 as usize, u64::from(part.1), self.part_len(part))?;
+        rows.end_row(number);
+        Ok(())
+    }
+
+    /// Returns how its rows are built.
+    pub(super) fn format(&self) -> &RowFormat {
+        &self.format
+    }
+
+    /// Returns the shape of a full batch of packed rows; `None` for sentences.
+    pub(super) fn packed_shape(&self) -> Option<Shape> {
+        match &self.rows {
+            Rows::Packed { batch_size, .. } => Some(Shape::text(*batch_size, self.seq_len)),
+            Rows::Sentences { .. } => None,
+        }
+    }
+
+    /// Returns the length of a row. Rows but the last are full if they are packed.
+    pub(super) fn row_len(&self, row: usize) -> usize {
+        match &self.rows {
+            Rows::Packed { .. } => self.seq_len,
+            Rows::Sentences { parts, .. } => self.part_len(parts[row]),
+        }
+    }
+
+    /// Returns the length of the longest row.
+    pub(super) fn seq_len(&self) -> usize {
+        self.seq_len
+    }
+
+    /// Returns the order in which a pass packs the documents.
+    pub(super) fn documents(&self, order: Order) -> DocumentOrder {
+        DocumentOrder::new(self.cache.n_rows(), order, |document| self.places(document))
     }
 }
 
@@ -249,7 +296,7 @@ impl BatchSource for TextSource {
     fn plan(&self, order: Order) -> EpochPlan {
         match &self.rows {
             Rows::Packed { n_rows, batch_size } => {
-                let documents = DocumentOrder::new(self.cache.n_rows(), order, |document| self.places(document));
+                let documents = self.documents(order);
                 let rows = order.indices(*n_rows, ShuffleOf::Rows);
                 EpochPlan::packed(rows, Shape::text(*batch_size, self.seq_len), documents)
             }
@@ -291,12 +338,8 @@ impl BatchWorker for Arc<TextSource> {
         let mut rows = RowWriter::new(batch, shape, &self.format);
         for number in numbers {
             match (&self.rows, plan.documents()) {
-                (Rows::Packed { .. }, Some(documents)) => self.fill_packed(documents, *number, &mut rows)?,
-                (Rows::Sentences { parts, .. }, None) => {
-                    let part = parts[*number as usize];
-                    self.push(&mut rows, part.0 as usize, u64::from(part.1), self.part_len(part))?;
-                    rows.end_row(*number);
-                }
+                (Rows::Packed { .. }, Some(documents)) => self.fill_packed(documents, *number, *number, &mut rows)?,
+                (Rows::Sentences { .. }, None) => self.fill_part(*number, *number, &mut rows)?,
                 _ => unreachable!("a plan of this source"),
             }
         }

@@ -67,19 +67,34 @@ impl DataStats {
     /// # Errors
     /// If the data is read without a cache, or if a cache cannot be read.
     pub fn of(config: &Config, vocabulary: &Vocabulary, cache_dir: &Path) -> Result<Self> {
+        Self::of_cache(config, vocabulary, &cache_dir.join("train.tokens"))
+    }
+
+    /// Does the same for each source of a mixture, by name.
+    ///
+    /// # Errors
+    /// If a cache cannot be read.
+    pub fn of_sources(config: &Config, vocabulary: &Vocabulary, cache_dir: &Path) -> Result<Vec<(String, Self)>> {
+        let of_source = |name: &String| {
+            let path = cache_dir.join(format!("train.{name}.tokens"));
+            Ok((name.clone(), Self::of_cache(config, vocabulary, &path)?))
+        };
+        config.data.mix.iter().map(|source| of_source(&source.name)).collect()
+    }
+
+    fn of_cache(config: &Config, vocabulary: &Vocabulary, path: &Path) -> Result<Self> {
         ensure!(
             !config.data.direct,
             "data.direct = true reads the text without a token cache, whose lengths are counted here: add --set data.direct=false"
         );
-        let path = cache_dir.join("train.tokens");
         ensure!(
             path.is_file() || config.data.labels.names.is_empty(),
             "labelled rows have no token cache, whose lengths are counted here; kiln train --dry-run shows their classes and batches"
         );
-        let cache = TokenCache::open(&path)?;
+        let cache = TokenCache::open(path)?;
         let rows: Vec<(usize, usize)> = (0..cache.n_rows()).map(|row| cache.row_lengths(row)).collect();
         let batchings = match cache.is_text() {
-            true => of_text(config, vocabulary, &path)?,
+            true => of_text(config, vocabulary, path)?,
             false => of_pairs(&config.loader, &rows, cache.max_lens())?,
         };
 

@@ -9,6 +9,7 @@ use kiln_ranks::terminal::in_one_line;
 use kiln_train::checkpoint::RUN_CONFIG_FILE;
 use kiln_train::config::Config;
 use kiln_train::logging::METRICS_FILE;
+use kiln_train::metrics::SourceMetrics;
 use serde_json::Value;
 
 use super::catalogue::{FIGURES, Measure};
@@ -57,6 +58,8 @@ pub struct End {
     pub(crate) train_secs: Option<f64>,
     /// Non-padding tokens per second.
     pub(crate) tokens_per_sec: Option<f64>,
+    /// A mixture: its sources.
+    pub(crate) sources: SourceMetrics,
 }
 
 /// A run, as its folder tells it.
@@ -222,6 +225,7 @@ impl History {
             "sample" => self.sample(line),
             "end" => {
                 self.end = Some(End {
+                    sources: serde_json::from_value(line["sources"].clone()).unwrap_or_default(),
                     outcome: line["outcome"].as_str().unwrap_or_default().to_owned(),
                     train_secs: number(line, "train_secs"),
                     tokens_per_sec: number(line, "tokens_per_sec"),

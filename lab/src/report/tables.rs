@@ -1,5 +1,6 @@
 //! The tables of a report.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kiln_train::config::task::traits_of;
@@ -69,6 +70,11 @@ pub fn summary(runs: &[History]) -> Table {
     // The end of a run has these of its last process only.
     row("padding", &|run| run.padding_ratio().or_else(|| mean(run, "padding_ratio")).map(percent));
     row("waiting for data", &|run| waiting(run).map(percent));
+    let names: BTreeSet<&str> =
+        runs.iter().flat_map(|run| run.end.iter().flat_map(|end| end.sources.iter())).map(|(name, _)| name).collect();
+    for name in names {
+        row(&format!("trained on {name}"), &|run| run.end.as_ref().and_then(|end| end.sources.share_of(name)));
+    }
     row("steps that were not finite", &|run| {
         (run.non_finite_steps > 0).then(|| thousands(run.non_finite_steps as f64))
     });

@@ -16,6 +16,8 @@ mod lost_replicas;
 mod making;
 #[cfg(target_os = "linux")]
 mod memory;
+#[cfg(target_os = "linux")]
+mod mixture;
 #[cfg(unix)]
 mod moved;
 mod pointers;

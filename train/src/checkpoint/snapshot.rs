@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::NamedState;
 use crate::config::BestMetric;
+use crate::metrics::SourceMetrics;
 
 /// Version of the folder's layout and of `trainer_state.json`. Format 1, which is still read, has both moments of AdamW for every weight;
 /// format 2 the state that each weight's optimizer names.
@@ -92,6 +93,9 @@ pub struct TrainerState {
     pub source_tokens: u64,
     /// Target tokens, or tokens of text, trained on, without padding.
     pub target_tokens: u64,
+    /// A mixture: what was trained on of each source.
+    #[serde(skip_serializing_if = "SourceMetrics::is_empty", default)]
+    pub sources: SourceMetrics,
     /// Seconds of training, without validation and saving. `train.max_minutes` limits them.
     pub train_secs: f64,
     /// Steps whose loss or gradient norm was not finite.

@@ -5,6 +5,7 @@ use kiln_data::Position;
 use kiln_model::TransformerConfig;
 
 use super::*;
+use crate::metrics::SourceMetrics;
 
 mod limits;
 mod pointers;
@@ -32,6 +33,7 @@ fn snapshot(step: u64) -> Snapshot {
             data_fingerprint: "data".to_string(),
             tokenizer_fingerprint: "tokenizer".to_string(),
             source_tokens: 1 << 40,
+            sources: SourceMetrics::default(),
             target_tokens: 12,
             train_secs: 1.5,
             skipped_steps: 1,

@@ -13,7 +13,7 @@ impl Config {
             ));
         }
 
-        if train.patience > 0 && self.data.valid.is_empty() && !self.is_built_in_task() {
+        if train.patience > 0 && self.data.valid_files().is_empty() && !self.is_built_in_task() {
             problems.push(format!(
                 "train.patience {} waits for validations, but the run has no validation text; set data.valid, or \
                  train.patience = 0",

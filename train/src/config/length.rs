@@ -78,7 +78,7 @@ pub(super) fn batches_per_epoch(config: &Config, enough: f64) -> Option<f64> {
         enough,
         num_threads: available_parallelism().map_or(1, usize::from),
     };
-    let (files, model) = (&config.data.train, &config.model);
+    let (files, model) = (&config.data.train_files(), &config.model);
     let batches = match traits_of(config.task).reads {
         Reads::Pairs => {
             let corpus = PairCorpus::open(files, &config.data.corpus.resolved(model.max_positions)).ok()?;

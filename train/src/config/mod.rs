@@ -16,6 +16,7 @@ mod give_way;
 mod length;
 mod loss_scale;
 mod machine;
+mod mix;
 mod paths;
 pub mod presets;
 mod prompt;
@@ -45,6 +46,7 @@ pub use length::MANY_EPOCHS;
 pub use length::Shortened;
 pub use loss_scale::LossScaleConfig;
 pub use machine::Machine;
+pub use mix::MixEntry;
 pub use presets::Preset;
 pub use resolve::{Base, Chosen, ConfigError, Resolved, Sources, load, resolve};
 
@@ -94,6 +96,10 @@ pub struct DataConfig {
     pub labels: LabelConfig,
     /// Pairs: parse and tokenize in the loader's workers instead of reading the token cache.
     pub direct: bool,
+    /// `mix` without weights: shares are sizes to the power of one divided by this. Unset: 1.
+    pub mix_temperature: Option<f64>,
+    /// Several sources of training text in place of `train`, each with its share of the rows.
+    pub mix: Vec<MixEntry>,
 }
 
 /// Hyperparameters of AdamW (Loshchilov and Hutter 2019, PyTorch's semantics), and the learning-rate schedule of every optimizer.
@@ -329,7 +335,6 @@ impl Default for TrainConfig {
             preference_beta: 0.1,
             masked_share: 0.15,
             hidden_share: 0.0,
-
             log_every: 10,
             validate_every: 500,
             translate_every: 0,
@@ -357,11 +362,6 @@ impl Default for TrainConfig {
 }
 
 impl Config {
-    /// Returns whether the run trains on the built-in task, because `data.train` is empty.
-    pub fn is_built_in_task(&self) -> bool {
-        self.data.train.is_empty()
-    }
-
     /// Returns the whole configuration as TOML with every key. [`Config::from_toml`] reads it back.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a configuration has string keys and plain values")

@@ -14,7 +14,10 @@ use super::task::{Reads, traits_of};
 pub(super) fn missing(config: &Config) -> Vec<String> {
     let reads = traits_of(config.task).reads;
     let mut named: Vec<(&str, PathBuf)> = Vec::new();
-    for (key, entries) in [("data.train", &config.data.train), ("data.valid", &config.data.valid)] {
+    let of_mix = config.data.mix.iter().flat_map(|source| [("data.mix", &source.train), ("data.mix", &source.valid)]);
+    for (key, entries) in
+        [("data.train", &config.data.train), ("data.valid", &config.data.valid)].into_iter().chain(of_mix)
+    {
         for entry in entries {
             let files = if reads == Reads::Pairs { parallel(entry) } else { vec![entry.clone()] };
             named.extend(files.into_iter().map(|file| (key, file)));

@@ -25,12 +25,13 @@ pub(super) fn spell(config: &mut Config, base: &mut Config, set: &SetKeys) -> Op
     if config.task != Task::Translation || config.is_built_in_task() || is_decided {
         return None;
     }
-    let n_bytes: u64 = config.data.train.iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.len()).sum();
+    let n_bytes: u64 =
+        config.data.train_files().iter().filter_map(|file| fs::metadata(file).ok()).map(|file| file.len()).sum();
     if n_bytes > MOST_BYTES {
         return None;
     }
     // Mistakes are reported elsewhere.
-    let corpus = PairCorpus::open(&config.data.train, &config.data.corpus).ok()?;
+    let corpus = PairCorpus::open(&config.data.train_files(), &config.data.corpus).ok()?;
     let (examples, _) = corpus.read_all().ok()?;
     let sample = &examples[..examples.len().min(ENOUGH)];
     let n_words: usize = sample.iter().map(|example| example.source.split_whitespace().count()).sum();

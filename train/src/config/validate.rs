@@ -63,7 +63,8 @@ impl Config {
             Reads::Text => self.model.text_positions(),
         };
         problems.extend(self.data.text.validate(max_positions).into_iter().chain(super::chat::problem(self)));
-        if self.data.train.is_empty() && !self.data.valid.is_empty() {
+        problems.extend(super::mix::problems(self));
+        if self.is_built_in_task() && !self.data.valid.is_empty() {
             problems.push(
                 "data.valid names validation text, but data.train names no training text; set data.train, or remove \
                  data.valid to train on the built-in task"

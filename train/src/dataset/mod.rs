@@ -12,6 +12,7 @@
 pub mod built_in;
 mod classes;
 pub mod labelled;
+pub(crate) mod mix;
 pub mod pairs;
 mod prompt;
 mod split;
@@ -45,6 +46,8 @@ pub struct RunData {
     pub train: Arc<dyn BatchSource>,
     /// Validation rows as batches, if there are any.
     pub valid: Option<Arc<dyn BatchSource>>,
+    /// A mixture: the validation rows of each source as batches, by name.
+    pub valid_parts: Vec<(String, Arc<dyn BatchSource>)>,
     /// Translation: validation rows as text.
     pub valid_examples: Vec<Example>,
     /// lm: UTF-8 bytes of the validation text.
@@ -64,6 +67,7 @@ impl RunData {
             vocabulary,
             train,
             valid: None,
+            valid_parts: Vec::new(),
             valid_examples: Vec::new(),
             valid_bytes: None,
             prompt: None,
@@ -92,8 +96,11 @@ impl RunData {
         })?;
         let divided = split::split(config, &cache_dir, note)?;
         let config = divided.as_ref().unwrap_or(config);
+
         let row = traits_of(config.task);
         let mut data = match row.reads {
+            Reads::Pairs if config.data.is_mixed() => mix::open_pairs(config, &cache_dir, vocabulary, note),
+            Reads::Text if config.data.is_mixed() => mix::open_text(config, &cache_dir, vocabulary, note),
             Reads::Pairs => pairs::open(config, &cache_dir, vocabulary, note),
             Reads::Text if row.classes.is_some() => labelled::open(config, &cache_dir, vocabulary, note),
             Reads::Text => text::open(config, &cache_dir, vocabulary, note),
@@ -139,8 +146,8 @@ struct Files {
 impl Files {
     /// Finds the files that the configuration names.
     fn of(config: &Config) -> Result<Self> {
-        let train = find_files(config, &config.data.train, Split::Train).context("data.train")?;
-        let valid = find_files(config, &config.data.valid, Split::Valid).context("data.valid")?;
+        let train = find_files(config, &config.data.train_files(), Split::Train).context("data.train")?;
+        let valid = find_files(config, &config.data.valid_files(), Split::Valid).context("data.valid")?;
         Ok(Self { train, valid })
     }
 }

@@ -61,26 +61,45 @@ pub(super) fn open(
 
     watched.ensure_unchanged().context("data.train")?;
 
-    // Validation data.
-    let (mut valid, mut valid_examples): (Option<Arc<dyn BatchSource>>, _) = (None, Vec::new());
+    let mut data = RunData { notes, ..RunData::new(Vocabulary::Pairs(tokenizers.clone()), train) };
     if let Some(corpus) = &valid_corpus {
-        let path = cache_dir.join("valid.tokens");
-        let cache = open_cache(&path, corpus, &tokenizers, note).context("data.valid")?;
-        valid = Some(Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?));
-        let (examples, left_out) =
-            translatable(corpus.read_all().context("data.valid")?.0, &tokenizers, config.model.max_positions)?;
-        notes.extend(left_out.map(|note| format!("data.valid: {note}")));
-        valid_examples = examples;
+        open_valid(config, corpus, &tokenizers, cache_dir, &mut data, note)?;
     }
+    Ok(data)
+}
 
+/// Opens the validation data.
+pub(super) fn open_valid(
+    config: &Config,
+    corpus: &PairCorpus,
+    tokenizers: &PairTokenizers,
+    cache_dir: &Path,
+    data: &mut RunData,
+    note: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let path = cache_dir.join("valid.tokens");
+    let cache = open_cache(&path, corpus, tokenizers, note).context("data.valid")?;
+    data.valid = Some(Arc::new(PairSource::new(cache, tokenizers, &config.loader)?));
+    let (examples, notes) = examples_of(corpus, tokenizers, config).context("data.valid")?;
+    data.valid_examples = examples;
+    data.notes.extend(notes);
+    Ok(())
+}
+
+/// Reads the pairs of a validation text that can be translated. Also returns what the user should know about them.
+pub(super) fn examples_of(
+    corpus: &PairCorpus,
+    tokenizers: &PairTokenizers,
+    config: &Config,
+) -> Result<(Vec<Example>, Vec<String>)> {
+    let (examples, left_out) = translatable(corpus.read_all()?.0, tokenizers, config.model.max_positions)?;
+    let mut notes: Vec<String> = left_out.map(|note| format!("data.valid: {note}")).into_iter().collect();
     // Reports count unknown tokens only, and a character that becomes bytes is not one.
     if tokenizers.spells_bytes() {
-        let lacking = lacking_note(&tokenizers.lacking_in_pairs(&valid_examples)?, true);
+        let lacking = lacking_note(&tokenizers.lacking_in_pairs(&examples)?, true);
         notes.extend(lacking.map(|note| format!("validation pairs: {note}")));
     }
-
-    let vocabulary = Vocabulary::Pairs(tokenizers);
-    Ok(RunData { valid, valid_examples, notes, ..RunData::new(vocabulary, train) })
+    Ok((examples, notes))
 }
 
 /// Leaves out pairs whose source has more than `limit` tokens, the end token included: the model cannot read them. Returns the others,

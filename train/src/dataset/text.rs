@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use kiln_data::{
     BatchSource, ChatSource, Packing, PreferenceSource, RowReport, Split, TextConfig, TextCorpus, TextFormat,
-    TextSource, TextTokenizer, TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
+    TextSource, TextTokenizer, TokenCache, TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
 };
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
@@ -43,16 +43,34 @@ pub(super) fn open(
     let mut data = RunData { notes, ..RunData::new(vocabulary, train) };
 
     if !valid.is_empty() {
-        let corpus = TextCorpus::open(&valid, &text_config(config)).context("data.valid")?;
-        let opened = open_to_measure(config, &corpus, cache_dir, &data.vocabulary, note).context("data.valid")?;
-        data.valid = Some(opened.source);
-        // Bits per byte count every token of a text. In a conversation, only the answers have labels.
-        let counts_all = traits_of(config.task).continues_text && !config.data.text.is_chat();
-        data.valid_bytes = counts_all.then_some(opened.n_bytes);
-        data.prompt = opened.prompt;
-        data.notes.extend(opened.notes);
+        open_valid(config, &valid, cache_dir, &mut data, note)?;
     }
     Ok(data)
+}
+
+/// Opens the validation data.
+pub(super) fn open_valid(
+    config: &Config,
+    files: &[PathBuf],
+    cache_dir: &Path,
+    data: &mut RunData,
+    note: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let corpus = TextCorpus::open(files, &text_config(config)).context("data.valid")?;
+    let opened = open_to_measure(config, &corpus, cache_dir, &data.vocabulary, note).context("data.valid")?;
+    data.valid = Some(opened.source);
+    // Bits per byte count every token of a text. In a conversation, only the answers have labels.
+    let counts_all = traits_of(config.task).continues_text && !config.data.text.is_chat();
+    data.valid_bytes = counts_all.then_some(opened.n_bytes);
+    data.prompt = opened.prompt;
+    data.notes.extend(opened.notes);
+    Ok(())
+}
+
+/// Returns words of a text to try the model with.
+pub(super) fn prompt_of(config: &Config, corpus: &TextCorpus, documents: &[String]) -> Result<Option<String>> {
+    let to_try = if traits_of(config.task).hides_tokens { prompt::to_fill_in } else { prompt::to_continue };
+    Ok(if corpus.config().is_chat() { corpus.first_question()? } else { to_try(documents) })
 }
 
 /// Says if all lines of a text are one document, perhaps against the user's intention.
@@ -134,8 +152,7 @@ fn open_to_measure(
     let rows = rows(config, &cache_dir.join("valid.tokens"), corpus, tokenizer, note)?;
     let (documents, _) = corpus.read_all()?;
     let n_bytes = documents.iter().map(|document| document.len() as u64).sum();
-    let to_try = if traits_of(config.task).hides_tokens { prompt::to_fill_in } else { prompt::to_continue };
-    let prompt = if corpus.config().is_chat() { corpus.first_question()? } else { to_try(&documents) };
+    let prompt = prompt_of(config, corpus, &documents)?;
 
     let mut notes = corpus.notes();
     // A vocabulary need not spell the marks of ChatML, in which conversations come here.
@@ -177,11 +194,9 @@ fn rows(
     tokenizer: &TextTokenizer,
     note: &mut dyn FnMut(&str),
 ) -> Result<Rows> {
+    let cache = open_cache(path, corpus, tokenizer, note)?;
+    let report = cache.report().clone();
     if corpus.config().is_chat() {
-        let template = tokenizer.chat_template()?;
-        let prepare = || prepare_chat(path, corpus, tokenizer, &template, n_threads(), &mut |_| {});
-        let cache = cache_at(path, prepare, |cache| cache.n_tokens().to_string(), note)?;
-        let report = cache.report().clone();
         if corpus.config().is_preferences() {
             let (max_len, beta) = (corpus.config().seq_len, config.train.preference_beta);
             let source = PreferenceSource::new(cache, tokenizer, max_len, &config.loader, beta)?;
@@ -191,9 +206,6 @@ fn rows(
         return Ok(Rows { source: Arc::new(source), report, division: None });
     }
 
-    let prepare = || prepare_text(path, corpus, tokenizer, n_threads(), &mut |_| {});
-    let cache = cache_at(path, prepare, |cache| cache.n_tokens().to_string(), note)?;
-    let report = cache.report().clone();
     let source = TextSource::new(cache, tokenizer, config.task, corpus.config(), &config.loader)?;
     let division = Division {
         packing: corpus.config().packing,
@@ -204,8 +216,23 @@ fn rows(
     Ok(Rows { source: Arc::new(source), report, division: Some(division) })
 }
 
+/// Finds or builds the token cache of `corpus` at `path`.
+pub(super) fn open_cache(
+    path: &Path,
+    corpus: &TextCorpus,
+    tokenizer: &TextTokenizer,
+    note: &mut dyn FnMut(&str),
+) -> Result<TokenCache> {
+    let template = corpus.config().is_chat().then(|| tokenizer.chat_template()).transpose()?;
+    let prepare = || match &template {
+        Some(template) => prepare_chat(path, corpus, tokenizer, template, n_threads(), &mut |_| {}),
+        None => prepare_text(path, corpus, tokenizer, n_threads(), &mut |_| {}),
+    };
+    Ok(cache_at(path, prepare, |cache| cache.n_tokens().to_string(), note)?)
+}
+
 /// Gives the tokenizer of a run on conversations the template that the run uses, so that the checkpoints keep it.
-fn with_chat_template(config: &Config, tokenizer: TextTokenizer) -> Result<TextTokenizer> {
+pub(super) fn with_chat_template(config: &Config, tokenizer: TextTokenizer) -> Result<TextTokenizer> {
     if !config.data.text.is_chat() {
         return Ok(tokenizer);
     }
@@ -219,7 +246,7 @@ fn with_chat_template(config: &Config, tokenizer: TextTokenizer) -> Result<TextT
 }
 
 /// Says if the conversations of a run are written with the template for models that have none.
-fn default_template(config: &Config, tokenizer: &TextTokenizer) -> Result<Option<String>> {
+pub(super) fn default_template(config: &Config, tokenizer: &TextTokenizer) -> Result<Option<String>> {
     let is_default = config.data.text.is_chat() && tokenizer.chat_template()?.is_default();
     Ok(is_default.then(|| {
         "conversations are written with ChatML, because the model has no chat template (data.text.chat_template sets one)"

@@ -26,7 +26,7 @@ impl Uploaded {
         let device = device.clone().inner();
         let ids = TensorData::new(host.ids.clone(), [host.ids.len()]);
         let ids = Tensor::<1, Int>::from_data(ids, (&device, DType::I32));
-        Self { ids, facts: HostBatch { ids: Vec::new(), rows: Vec::new(), ..*host } }
+        Self { ids, facts: HostBatch { ids: Vec::new(), rows: Vec::new(), sources: Vec::new(), ..*host } }
     }
 
     /// Takes the batch over from the thread that has sent it.

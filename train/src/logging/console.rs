@@ -267,6 +267,9 @@ fn validation_line(validation: &ValidationMetrics) -> String {
     if let Some(rewards) = validation.rewards_in_words() {
         line += &format!(" | {rewards}");
     }
+    for (name, nll) in &validation.sources {
+        line += &format!(" | {name} nll {nll:.4}");
+    }
     for (name, value) in validation.of_classes() {
         line += &format!(" | {name} {:.2}%", 100.0 * value);
     }

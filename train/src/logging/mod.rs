@@ -259,8 +259,14 @@ mod samples {
     use super::Record;
     use crate::metrics::{
         CollectiveMetrics, DeviceMemory, DeviceTime, GpuUse, HostMemory, HostTimes, RunMetrics, SCHEMA, SampleMetrics,
-        StartMetrics, StepMetrics, Throughput, ValidationMetrics, WindowMetrics,
+        SourceMetrics, StartMetrics, StepMetrics, Throughput, ValidationMetrics, WindowMetrics,
     };
+
+    fn sources() -> SourceMetrics {
+        let mut sources = SourceMetrics::default();
+        sources.count(&[kiln_data::SourceCount { name: "NAME".into(), rows: 4, tokens: 40 }]);
+        sources
+    }
 
     pub(super) fn step(step: u64) -> StepMetrics {
         StepMetrics {
@@ -278,6 +284,7 @@ mod samples {
             source_tokens: 1000,
             target_tokens: 1200,
             padded_tokens: 2500,
+            sources: sources(),
             samples: 50,
             loss_z: None,
             grad_norm_z: None,
@@ -365,6 +372,7 @@ mod samples {
             padding_ratio: 0.1,
             data_wait_share: 0.2,
             best_step: Some(8),
+            sources: SourceMetrics::default(),
             host: HostTimes::default(),
             host_syncs: 3,
             summary: "the loader cost 0.4 %".into(),

@@ -11,7 +11,7 @@ use kiln_kernels::Readback;
 use kiln_kernels::optim::{StepNumbers, StepReport};
 use serde::{Deserialize, Serialize};
 
-use super::{StepMetrics, host_sync};
+use super::{SourceMetrics, StepMetrics, host_sync};
 
 /// Measurements of one optimizer step, still on the device.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ impl Measures {
 }
 
 /// What the host knows about a step without a sync.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepFacts {
     /// Optimizer steps done, this one included.
     pub step: u64,
@@ -50,6 +50,9 @@ pub struct StepFacts {
     pub padded_tokens: u64,
     /// Pairs, or rows of text.
     pub samples: u64,
+    /// A mixture: its sources.
+    #[serde(skip_serializing_if = "SourceMetrics::is_empty", default)]
+    pub sources: SourceMetrics,
 }
 
 /// Steps whose copies to the host are enqueued.
@@ -138,6 +141,7 @@ fn measured(facts: StepFacts, values: &[f32], lr: impl Fn(u64) -> f64) -> StepMe
         target_tokens: target_tokens as u64,
         padded_tokens: facts.padded_tokens,
         samples: facts.samples,
+        sources: facts.sources,
         loss_z: None,
         grad_norm_z: None,
     }

@@ -7,6 +7,7 @@
 pub mod deferred;
 pub mod hardware;
 pub mod outliers;
+mod sources;
 pub mod span;
 pub mod throughput;
 mod validation;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use hardware::{DeviceMemory, DeviceTime, GpuUse, HostMemory};
 pub use kiln_ranks::{host_sync, timeline};
 pub use outliers::Outliers;
+pub use sources::{SourceMetrics, SourceTotals};
 pub use span::{HostTimes, Span, SpanClock, SpanTotals};
 pub use throughput::{Throughput, ThroughputMeter};
 pub use validation::ValidationMetrics;
@@ -79,6 +81,9 @@ pub struct StepMetrics {
     /// Pairs, or rows of text.
     #[serde(default)]
     pub samples: u64,
+    /// A mixture: its sources.
+    #[serde(skip_serializing_if = "SourceMetrics::is_empty", default)]
+    pub sources: SourceMetrics,
     /// If the loss is an outlier: standard deviations above the mean of earlier steps, see [`Outliers`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub loss_z: Option<f64>,
@@ -177,6 +182,9 @@ pub struct WindowMetrics {
     /// Several GPUs: what rank 0's GPU has exchanged with the others, by operation, as far as its events have been read.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub collectives: Vec<CollectiveMetrics>,
+    /// A mixture: its sources over the window.
+    #[serde(skip_serializing_if = "SourceMetrics::is_empty", default)]
+    pub sources: SourceMetrics,
 }
 
 /// The operations of one kind between the GPUs of a run.
@@ -244,6 +252,7 @@ impl WindowMetrics {
             device_time: None,
             gpu: None,
             collectives: Vec::new(),
+            sources: SourceMetrics::of(steps.iter().map(|step| &step.sources)),
         })
     }
 }
@@ -282,6 +291,9 @@ pub struct RunMetrics {
     /// Step of the best validation, if there was one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub best_step: Option<u64>,
+    /// A mixture: what the whole run has trained on of each source.
+    #[serde(skip_serializing_if = "SourceMetrics::is_empty", default)]
+    pub sources: SourceMetrics,
     /// Where the time of this process's training thread went, from the first step to the last checkpoint.
     #[serde(default)]
     pub host: HostTimes,
@@ -314,6 +326,7 @@ pub(crate) mod tests {
             target_tokens,
             padded_tokens: 40,
             samples: 4,
+            sources: SourceMetrics::default(),
             loss_z: None,
             grad_norm_z: None,
         }

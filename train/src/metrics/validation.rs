@@ -57,6 +57,9 @@ pub struct ValidationMetrics {
     /// Figures of a model of one's own, see [`Model::FIGURES`](crate::Model::FIGURES).
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub figures: BTreeMap<String, f64>,
+    /// A mixture: negative log-likelihood on the validation text of each source, nats per target token.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub sources: BTreeMap<String, f64>,
     /// Wall time of the validation, seconds.
     pub elapsed_secs: f64,
 }

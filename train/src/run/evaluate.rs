@@ -21,7 +21,7 @@ use crate::config::task::{Reads, traits_of};
 use crate::dataset::labelled::valid_rows;
 use crate::dataset::pairs::{open_cache, translatable};
 use crate::dataset::text::{Division, OpenedText, valid_text};
-use crate::dataset::{built_in, check_rows, find_files};
+use crate::dataset::{built_in, check_rows, find_files, mix};
 use crate::eval::{ClassScores, Evaluation, Masking, ValidationLoss, class_scores, evaluate, validation_loss};
 use crate::generate::Translator;
 
@@ -99,6 +99,9 @@ impl Scoring<'_> {
             return Ok(built_in::rows(config)?.held_out);
         }
         let files = if files.is_empty() { &config.data.valid } else { files };
+        if files.is_empty() && !config.data.valid_files().is_empty() {
+            return mix::valid_examples(config);
+        }
         if files.is_empty() {
             return Err(RunError::NoValidationText("text pairs").into());
         }

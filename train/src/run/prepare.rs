@@ -166,8 +166,10 @@ impl Run {
             Some(from) if from.config.task == Task::Mlm => &[Task::Classification, Task::Tagging],
             Some(_) => &[],
         };
-        for (key, files) in [("data.train", &self.config.data.train), ("data.valid", &self.config.data.valid)] {
-            check_rows(&self.config, files, other_tasks).context(key)?;
+        let data = &self.config.data;
+        let key = |key: &'static str| if data.is_mixed() { "data.mix" } else { key };
+        for (key, files) in [(key("data.train"), data.train_files()), (key("data.valid"), data.valid_files())] {
+            check_rows(&self.config, &files, other_tasks).context(key)?;
         }
         Ok(())
     }
@@ -202,7 +204,10 @@ impl Run {
     /// are left as they are.
     fn refuse_another_text(&self, checkpoints: &Checkpoints) -> Result<()> {
         let saved = Config::read(&self.dir.join(RUN_CONFIG_FILE)).ok();
-        let is_another = saved.is_some_and(|saved| saved.data.train != self.config.data.train);
+        let is_another = saved.is_some_and(|saved| {
+            let data = &self.config.data;
+            (saved.data.train, saved.data.mix) != (data.train.clone(), data.mix.clone())
+        });
         if !is_another || checkpoints.list()?.is_empty() {
             return Ok(());
         }

@@ -13,7 +13,8 @@ use crate::config::{Config, GenerateConfig};
 use crate::dataset::RunData;
 
 /// Keys that may differ from rank to rank: where a machine has its files, and how it reads them.
-const OWN: [&str; 5] = ["data.train", "data.valid", "data.cache_dir", "loader.num_workers", "loader.prefetch_factor"];
+const OWN: [&str; 6] =
+    ["data.train", "data.valid", "data.mix", "data.cache_dir", "loader.num_workers", "loader.prefetch_factor"];
 
 /// Refuses ranks that would not compute the same: with another program, configuration, data or vocabulary, or another
 /// checkpoint to continue from.

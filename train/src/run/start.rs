@@ -106,9 +106,8 @@ impl Prepared {
 
         let given = config.clone();
         let chosen = config.train.activation_checkpointing.chosen().unwrap_or_default();
-        let RunData {
-            vocabulary, train, valid: source, valid_bytes: n_bytes, valid_examples: examples, prompt, ..
-        } = data;
+        let validation = validation_of(&data);
+        let RunData { vocabulary, train, .. } = data;
         let setup = Setup {
             config,
             run_dir: run.dir.clone(),
@@ -116,7 +115,7 @@ impl Prepared {
             vocabulary,
             weights: weights.map(|weights| weights.weights),
             train,
-            validation: Validation { source, n_bytes, examples, prompt },
+            validation,
             logging,
             signals,
             checkpointing: if M::HAS_CHECKPOINTING { plan.checkpointing } else { chosen },
@@ -166,4 +165,15 @@ impl<M: Model> Session<M> {
 
 fn max_time(config: &Config) -> Option<Duration> {
     (config.train.max_minutes > 0.0).then(|| Duration::from_secs_f64(config.train.max_minutes * 60.0))
+}
+
+/// Returns the data that a run is validated on.
+fn validation_of(data: &RunData) -> Validation {
+    Validation {
+        source: data.valid.clone(),
+        parts: data.valid_parts.clone(),
+        n_bytes: data.valid_bytes,
+        examples: data.valid_examples.clone(),
+        prompt: data.prompt.clone(),
+    }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use kiln_data::{Example, OnePass};
+use kiln_data::{BatchSource, Example, OnePass};
 
 use super::held::Held;
 use super::new_kernels::NewKernels;
@@ -128,6 +129,8 @@ impl Validation {
             ..ValidationMetrics::default()
         };
 
+        metrics.sources = self.by_source(&model, state, config)?;
+
         let mut hypotheses = None;
         if with_text && !self.examples.is_empty() {
             let sources: Vec<&str> = self.examples.iter().map(|example| example.source.as_str()).collect();
@@ -152,6 +155,20 @@ impl Validation {
         let elapsed = start.elapsed();
         metrics.elapsed_secs = elapsed.as_secs_f64();
         Ok(Some(Validated { metrics, hypotheses, continuation, elapsed }))
+    }
+}
+
+impl Validation {
+    /// Returns the negative log-likelihood on each source of a mixture.
+    fn by_source<M: Model>(&self, model: &M, state: &TrainState<M>, config: &Config) -> Result<BTreeMap<String, f64>> {
+        let TrainState { ranks, label_smoothing, masking, device, .. } = state;
+        let nll = |(name, source): &(String, Arc<dyn BatchSource>)| {
+            let batches = OnePass::for_rank(source.clone(), &config.loader, ranks.part())?;
+            // Host sync.
+            let loss = validation_loss(model, batches, *label_smoothing, masking.as_ref(), device, ranks)?;
+            Ok((name.clone(), loss.nll))
+        };
+        self.parts.iter().map(nll).collect()
     }
 }
 

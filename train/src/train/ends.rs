@@ -30,7 +30,7 @@ impl<M: Model> Trainer<M> {
     }
 
     /// Says of a run from trained weights that no validation was better than the one before its first step.
-    pub(super) fn warn_if_training_worsened(&mut self) -> Result<()> {
+    fn warn_if_training_worsened(&mut self) -> Result<()> {
         let (Some(best), Some(last)) = (&self.state.best, &self.outcome.validation) else { return Ok(()) };
         if best.step > 0 || last.step == 0 {
             return Ok(());
@@ -43,8 +43,18 @@ impl<M: Model> Trainer<M> {
         self.reporting.logging.note(&note)
     }
 
+    /// Notes at the end of a run what its validations, its replicas and its sources have come to.
+    pub(super) fn note_end(&mut self) -> Result<()> {
+        self.warn_if_training_worsened()?;
+        self.note_unread_batches()?;
+        match self.state.sources.in_words() {
+            Some(sentence) => self.reporting.logging.note(&sentence),
+            None => Ok(()),
+        }
+    }
+
     /// Says how many batches the run has not read because replicas were away. No batch is read twice.
-    pub(super) fn note_unread_batches(&mut self) -> Result<()> {
+    fn note_unread_batches(&mut self) -> Result<()> {
         let link = self.state.ranks.link().filter(|_| self.config.train.lost_replicas == LostReplicas::GoOn);
         let Some(planned_size) = link.map(Link::planned_size) else { return Ok(()) };
         let Position { epoch, batch } = self.state.position;

@@ -14,7 +14,7 @@ use super::state::TrainState;
 use crate::config::TrainConfig;
 use crate::device::{Uploaded, send_split};
 use crate::metrics::deferred::StepFacts;
-use crate::metrics::{Span, SpanClock};
+use crate::metrics::{SourceMetrics, Span, SpanClock};
 
 /// The micro-batches of one optimizer step.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub struct Group<B = Batch> {
     pub n_numbers: u64,
     /// Epoch in which the group begins.
     pub epoch: u64,
+    /// A mixture: what this rank's batches have of each source.
+    pub sources: SourceMetrics,
     /// Position in the data after the group.
     pub next: Position,
 }
@@ -44,6 +46,7 @@ impl Group {
             source_tokens,
             padded_tokens: self.padded_tokens(),
             samples: self.shapes().map(|shape| shape.batch_size as u64).sum(),
+            sources: self.sources.clone(),
         }
     }
 
@@ -128,9 +131,9 @@ impl GroupFeed {
             }
             return Err(Error::Stopped("the uploading thread has ended".into()));
         };
-        let Group { batches, numbers, n_numbers, epoch, next } = group?;
+        let Group { batches, numbers, n_numbers, epoch, sources, next } = group?;
         let batches = clock.time(Span::Upload, || batches.into_iter().map(Uploaded::take).collect());
-        Ok(Group { batches, numbers, n_numbers, epoch, next })
+        Ok(Group { batches, numbers, n_numbers, epoch, sources, next })
     }
 }
 
@@ -170,6 +173,7 @@ impl Uploader {
         let epoch = self.position.epoch;
         let mut batches = Vec::with_capacity(self.grad_accum_steps);
         let mut numbers = Vec::with_capacity(self.grad_accum_steps);
+        let mut sources = SourceMetrics::default();
 
         for turn in 0..self.grad_accum_steps {
             let host = self.loader.next_batch()?;
@@ -178,12 +182,13 @@ impl Uploader {
             let sent = apart(|| jobs::timed("upload", || send_split(&host, self.splits, &self.device)));
             batches.extend(sent);
             numbers.extend((first..).take(batches.len() - numbers.len()));
+            sources.count(&host.sources);
             self.position = host.next;
             self.loader.recycle(host);
         }
 
         let n_numbers = self.first_number(self.grad_accum_steps, batches.len()) - self.first_number(0, 0);
-        Ok(Group { batches, numbers, n_numbers, epoch, next: self.position })
+        Ok(Group { batches, numbers, n_numbers, epoch, sources, next: self.position })
     }
 
     /// Returns the number of the first micro-batch of this rank's batch number `turn` of a step, of which `n_before`

@@ -147,6 +147,7 @@ impl<M: Model> TrainState<M> {
                 tokenizer_fingerprint: provenance.tokenizer_fingerprint.clone(),
                 source_tokens: self.source_tokens,
                 target_tokens: self.target_tokens,
+                sources: self.sources.clone(),
                 train_secs: self.train_secs,
                 non_finite_steps: self.non_finite_steps,
                 best: self.best.clone(),

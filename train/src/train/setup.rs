@@ -54,6 +54,8 @@ pub struct Setup {
 pub struct Validation {
     /// Batches to measure the loss on; without them the run is not validated.
     pub source: Option<Arc<dyn BatchSource>>,
+    /// A mixture: batches of each source, by name, whose loss is reported too.
+    pub parts: Vec<(String, Arc<dyn BatchSource>)>,
     /// lm: UTF-8 bytes of the validation text, to report bits per byte.
     pub n_bytes: Option<u64>,
     /// Translation: text to translate and score, see `train.translate_every`; may be empty.

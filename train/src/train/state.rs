@@ -14,6 +14,7 @@ use crate::checkpoint::{
 };
 use crate::config::{Config, LossScaleConfig, LostReplicas, NonFinite};
 use crate::eval::{Hiding, Masking, Model};
+use crate::metrics::SourceMetrics;
 use crate::optim::{Ema, FlatOptimizer, Frozen, Groups, LearningRate, ParamTable, Setup, Slices};
 
 /// The state of a run. Together with the configuration and the data it determines every later weight.
@@ -53,6 +54,8 @@ pub struct TrainState<M = Transformer> {
     pub source_tokens: u64,
     /// Non-padding target tokens, or tokens of text, trained on.
     pub target_tokens: u64,
+    /// A mixture: what was trained on of each source.
+    pub sources: SourceMetrics,
     /// Seconds spent training.
     pub train_secs: f64,
     /// Steps with a loss or gradient norm that was not finite, among the steps whose metrics have been read.
@@ -154,6 +157,7 @@ impl<M: Model> TrainState<M> {
             position: saved.position,
             source_tokens: saved.source_tokens,
             target_tokens: saved.target_tokens,
+            sources: saved.sources,
             train_secs: saved.train_secs,
             non_finite_steps: saved.non_finite_steps,
             best: saved.best,
@@ -201,6 +205,7 @@ impl<M: Model> TrainState<M> {
             position: Position::default(),
             source_tokens: 0,
             target_tokens: 0,
+            sources: SourceMetrics::default(),
             train_secs: 0.0,
             non_finite_steps: 0,
             best: None,

@@ -9,7 +9,7 @@ use crate::metrics::StepMetrics;
 use crate::metrics::deferred::StepFacts;
 
 /// A step as one rank, or all of them, see it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Step {
     pub(super) facts: StepFacts,
     /// FLOPs of forward and backward; `None` if the model does not count them.
@@ -34,11 +34,13 @@ impl Step {
             return Ok(self);
         }
         let steps = ranks.share("agreeing on a step", self)?;
-        let first = steps[0];
-        Ok(steps[1..].iter().fold(first, |sum, step| sum.with(step)))
+        let mut steps = steps.into_iter();
+        let first = steps.next().expect("this rank's own step");
+        Ok(steps.fold(first, |sum, step| sum.with(&step)))
     }
 
-    fn with(self, other: &Self) -> Self {
+    fn with(mut self, other: &Self) -> Self {
+        self.facts.sources.merge(&other.facts.sources);
         let facts = StepFacts {
             tokens: self.facts.tokens + other.facts.tokens,
             source_tokens: self.facts.source_tokens + other.facts.source_tokens,
@@ -137,14 +139,14 @@ mod tests {
     fn tokens_add_up_and_one_rank_is_enough_to_stop_or_save() {
         let facts = StepFacts { step: 7, tokens: 30, source_tokens: 10, padded_tokens: 40, ..StepFacts::default() };
         let quiet = Step { facts, flops: Some(2.0), ended: None, stop: false, save_now: false, regroup: false };
-        let both = quiet.with(&Step { stop: true, save_now: true, ..quiet });
+        let both = quiet.clone().with(&Step { stop: true, save_now: true, ..quiet.clone() });
         assert_eq!((both.facts.step, both.facts.tokens, both.facts.source_tokens), (7, 60, 20));
         assert_eq!((both.facts.padded_tokens, both.flops), (80, Some(4.0)));
         assert_eq!((both.ended, both.save_now), (Some(Ended::Stopped), true));
-        assert_eq!(quiet.with(&quiet).ended, None);
+        assert_eq!(quiet.clone().with(&quiet).ended, None);
 
         // The last step stays the last step.
-        let last = Step { ended: Some(Ended::Steps), ..quiet };
+        let last = Step { ended: Some(Ended::Steps), ..quiet.clone() };
         assert_eq!(last.with(&Step { stop: true, ..quiet }).ended, Some(Ended::Steps));
     }
 }

@@ -121,8 +121,7 @@ impl<M: Model> Trainer<M> {
         self.reporting.measured.restart();
         let ended = self.steps().inspect_err(|error| self.reporting.log_completed_steps(&mut self.state, error))?;
 
-        self.warn_if_training_worsened()?;
-        self.note_unread_batches()?;
+        self.note_end()?;
         let outcome = self.summarize(ended);
         self.reporting.logging.end(&self.totals(&outcome))?;
         self.reporting.logging.finish()?;
@@ -213,7 +212,8 @@ impl<M: Model> Trainer<M> {
         let Self { state, reporting, .. } = self;
         state.source_tokens += step.facts.source_tokens;
         state.target_tokens += step.facts.tokens - step.facts.source_tokens;
-        reporting.deferred.push(step.facts, measures);
+        state.sources.merge(&step.facts.sources);
+        reporting.deferred.push(step.facts.clone(), measures);
         reporting.measured.count(group, step.flops);
         Ok(step)
     }
@@ -279,7 +279,6 @@ impl<M: Model> Trainer<M> {
             logging.sample(&sample)?;
         }
         let Validated { metrics, hypotheses, continuation, .. } = validated;
-
         let best = new_best(&metrics, &config.train.best_metric, state.best.as_ref());
         let is_best = best.is_some();
         state.best = best.or(state.best.take());
@@ -379,6 +378,7 @@ impl<M: Model> Trainer<M> {
             padding_ratio: outcome.throughput.padding_ratio,
             data_wait_share: outcome.data_wait_share,
             best_step: best.as_ref().map(|best| best.step),
+            sources: self.state.sources.clone(),
             host,
             host_syncs,
             summary: String::new(),

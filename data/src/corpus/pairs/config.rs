@@ -31,6 +31,9 @@ pub struct CorpusConfig {
     pub split_special_tokens: bool,
     /// Tolerated share of unusable rows (malformed, empty, one-sided or over-long), in [0, 1].
     pub max_bad_rows: f64,
+    /// Put in front of every source, with a space. Not a key of this table: each source of a mixture (`data.mix`) has its own.
+    #[serde(skip)]
+    pub tag: Option<String>,
 }
 
 impl Default for CorpusConfig {
@@ -46,6 +49,7 @@ impl Default for CorpusConfig {
             max_target_len: 0,
             split_special_tokens: true,
             max_bad_rows: 0.01,
+            tag: None,
         }
     }
 }

@@ -32,11 +32,13 @@ pub(crate) fn length_problem(source_tokens: usize, target_tokens: usize, config:
 #[derive(Debug, Clone)]
 pub(crate) struct RowParser {
     fields: JsonFields<2>,
+    tag: Option<String>,
 }
 
 impl RowParser {
     pub(crate) fn new(config: &CorpusConfig) -> Self {
-        Self { fields: JsonFields::new([config.source_field.clone(), config.target_field.clone()]) }
+        let fields = JsonFields::new([config.source_field.clone(), config.target_field.clone()]);
+        Self { fields, tag: config.tag.clone() }
     }
 
     /// Returns the fields that the parser reads of a record.
@@ -50,7 +52,7 @@ impl RowParser {
             return Err(RowProblem::Empty);
         }
         let [source, target] = self.fields.parse(line)?;
-        pair(source, target)
+        self.pair(source, target)
     }
 
     pub(crate) fn parse_tsv<'a>(&self, line: &'a [u8], columns: Columns) -> Result<Pair<'a>, RowProblem> {
@@ -62,12 +64,21 @@ impl RowParser {
             let no_column = || RowProblem::no_column(number, line.split('\t').count(), "tab-separated columns");
             line.split('\t').nth(number).ok_or_else(no_column)
         };
-        pair(column(columns.source)?.into(), column(columns.target)?.into())
+        self.pair(column(columns.source)?.into(), column(columns.target)?.into())
+    }
+
+    /// Pairs two texts, and puts the tag in front of the source.
+    fn pair<'a>(&self, source: Cow<'a, str>, target: Cow<'a, str>) -> Result<Pair<'a>, RowProblem> {
+        let pair = pair(source, target)?;
+        Ok(match &self.tag {
+            Some(tag) => Pair { source: format!("{tag} {}", pair.source).into(), ..pair },
+            None => pair,
+        })
     }
 
     /// Pairs two texts that are already apart.
     pub(crate) fn parse_sides<'a>(&self, source: &'a [u8], target: &'a [u8]) -> Result<Pair<'a>, RowProblem> {
-        pair(utf8(source)?.into(), utf8(target)?.into())
+        self.pair(utf8(source)?.into(), utf8(target)?.into())
     }
 }
 

@@ -205,7 +205,7 @@ pub fn take(run: &Run, schedule: Schedule, ranks: &Ranks) -> Result<(Profile, Tr
 
 fn of(recording: &Recording, rehearsal: &Rehearsal, schedule: Schedule, roofs: Roofs) -> Profile {
     let (secs, state) = (recording.secs(), rehearsal.trainer.state());
-    let facts = || recording.rehearsed.steps.iter().map(|step| step.facts);
+    let facts = || recording.rehearsed.steps.iter().map(|step| &step.facts);
     let [tokens, positions] =
         [facts().map(|facts| facts.tokens).sum::<u64>(), facts().map(|facts| facts.padded_tokens).sum()];
 

@@ -87,7 +87,7 @@ pub(super) fn choose(given: Given, sources: &Sources) -> Based {
             let last = |wanted: &str| values.iter().rev().find(|(key, _)| key == wanted).map(|(_, value)| value);
             // The next stage reports an unknown task.
             let task = last("task").and_then(|task| task.clone().try_into().ok()).unwrap_or_default();
-            let train = last("data.train").map(paths_in);
+            let train = last("data.train").map(paths_in).or_else(|| last("data.mix").map(paths_of_sources));
             let chosen = usual_preset(task, train.as_deref(), sources.machine);
             (chosen.preset.config(), Base::Chosen(chosen))
         }
@@ -99,6 +99,12 @@ pub(super) fn choose(given: Given, sources: &Sources) -> Based {
 fn paths_in(value: &Value) -> Vec<PathBuf> {
     let texts = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     texts.iter().filter_map(Value::as_str).map(PathBuf::from).collect()
+}
+
+/// Returns the paths of the training text in a value of `data.mix`.
+fn paths_of_sources(value: &Value) -> Vec<PathBuf> {
+    let sources = value.as_array().map_or(&[][..], Vec::as_slice);
+    sources.iter().filter_map(|source| source.get("train")).flat_map(paths_in).collect()
 }
 
 /// Chooses the preset of a run that names none. It depends on the task, the device and the size of the text.

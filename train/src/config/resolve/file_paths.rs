@@ -11,12 +11,33 @@ const PATHS: [&str; 5] =
 /// Lets a relative path in the value of `key` be relative to the folder of the configuration `file`, if it names a file there. A run that
 /// was moved along with its text finds it two folders above its own, where `kiln train` was called.
 pub(super) fn relative_to(file: &Path, key: &str, value: Value) -> Value {
+    if key == "data.mix" {
+        return of_sources(file, value);
+    }
     if !PATHS.contains(&key) {
         return value;
     }
     match value {
         Value::String(text) => Value::String(entry(file, &text)),
         Value::Array(items) => Value::Array(items.into_iter().map(|item| relative_to(file, key, item)).collect()),
+        other => other,
+    }
+}
+
+/// Does the same for the files of each source of a mixture.
+fn of_sources(file: &Path, value: Value) -> Value {
+    let in_source = |source: Value| match source {
+        Value::Table(keys) => {
+            let path = |(key, value): (String, Value)| match key.as_str() {
+                "train" | "valid" => (key, relative_to(file, "data.train", value)),
+                _ => (key, value),
+            };
+            Value::Table(keys.into_iter().map(path).collect())
+        }
+        other => other,
+    };
+    match value {
+        Value::Array(sources) => Value::Array(sources.into_iter().map(in_source).collect()),
         other => other,
     }
 }
@@ -63,6 +84,13 @@ mod tests {
         let toml = place.path().join("conf/pairs.toml");
         let of = |file: &Path, text: &str| relative_to(file, "data.train", Value::Array(vec![text.into()]));
         assert_eq!(of(&toml, "data/a.tsv"), Value::Array(vec![inside("conf/data/a.tsv").into()]));
+        let mix = "[[mix]]\nname = \"a\"\ntrain = [\"data/a.tsv\"]\nvalid = \"b.en\"\n";
+        let mix: toml::Table = toml::from_str(mix).expect("TOML");
+        let mix = relative_to(&toml, "data.mix", mix["mix"].clone());
+        assert_eq!(
+            (mix[0]["train"][0].as_str(), mix[0]["valid"].as_str()),
+            (Some(&*inside("conf/data/a.tsv")), Some(&*inside("conf/b.en")))
+        );
         let both = format!("{},{}", inside("conf/b.en"), inside("conf/b.it"));
         assert_eq!(of(&toml, "b.en,b.it"), Value::Array(vec![both.into()]));
         assert_eq!(of(&toml, "no/d.tsv"), Value::Array(vec!["no/d.tsv".into()]), "named as it is written");

@@ -11,6 +11,16 @@ use crate::config::suggest::{did_you_mean, nearest};
 pub(super) fn explain(key: &str, error: &toml::de::Error, known: &[(String, Value)]) -> String {
     let message = error.message().trim();
     let section = key.rsplit_once('.').map(|(section, _)| section);
+    if key == "data.mix" && message.starts_with("unknown field") {
+        let mut names = message.split('`').skip(1).step_by(2);
+        let found = names.next().unwrap_or_default();
+        let known: Vec<&str> = names.collect();
+        let meant = match did_you_mean(found, known.iter().copied()) {
+            none if none.is_empty() => format!("; the known keys are {}", known.join(", ")),
+            meant => meant,
+        };
+        return format!("data.mix has a source with the unknown key {found}{meant}");
+    }
     if message.starts_with("unknown field") {
         return unknown_key(key, section, known);
     }
@@ -65,9 +75,10 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
 }
 
 /// Keys that no preset sets, so its TOML lacks them.
-pub(super) const OPTIONAL_KEYS: [&str; 15] = [
+pub(super) const OPTIONAL_KEYS: [&str; 16] = [
     "preset",
     "data.cache_dir",
+    "data.mix_temperature",
     "data.text.chat_template",
     "tokenizer.path",
     "tokenizer.target_path",

@@ -74,6 +74,7 @@ impl Corpora {
             weights: None,
             train: self.source("train", &config.loader),
             validation: Validation {
+                parts: Vec::new(),
                 source: Some(self.source("valid", &config.loader)),
                 examples: self.rows.clone(),
                 ..Validation::default()

@@ -79,6 +79,7 @@ impl TextRun {
             train: data.train,
             validation: Validation {
                 source: data.valid,
+                parts: Vec::new(),
                 n_bytes: data.valid_bytes,
                 examples: data.valid_examples,
                 prompt: data.prompt,

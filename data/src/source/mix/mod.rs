@@ -1,0 +1,267 @@
+//! Mixtures: batches whose rows come from several sources, each with its share.
+//!
+//! # Design
+//!
+//! **A row is the unit.** A batch has rows of all sources. Each source has a token cache of its own, and rows are numbered
+//! through all sources.
+//!
+//! **An epoch has a fixed number of rows of each source**: the rows of all sources together, divided by the shares
+//! ([`share`]). A source that is larger than its part of an epoch is read in portions, and a smaller one several times.
+//!
+//! **Each source is an endless sequence of passes.** A pass is one permutation of the source's rows, a pure function of seed,
+//! source and number of the pass. Epoch e takes the positions `e k .. (e + 1) k` of a sequence from which each epoch takes `k`
+//! rows. So every row is seen n times before any row is seen n + 1 times, and a pass continues where the epoch before has
+//! stopped. Finding a position is a division: a run resumes anywhere without reading what came before.
+//!
+//! **Lengths stay the same in every epoch.** Positions in the data are arithmetic because all epochs have the same number of
+//! batches. Rows of a source that fall into one length bucket are therefore a sequence of their own (a [`Cell`]), of which each
+//! epoch takes the same number, at least one. So an epoch can have a few more rows of a source than its share.
+//!
+//! **The rows of an epoch are shuffled together**, then bucketed as the rows of a single source are. The plan of an epoch is
+//! a pure function of seed and epoch, so the loader's promises hold: any number of workers and ranks see the same batches.
+//!
+//! Packed text has rows of one length, and each pass packs the documents in another order. The plan keeps that order for
+//! each pass that it takes rows of ([`MixedRows`]).
+
+mod parts;
+mod share;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use self::parts::{MixPart, MixParts};
+pub use self::share::{MixShares, MixedPart};
+use self::share::{of_cells, of_sources};
+use super::{BatchSource, BatchWorker};
+use crate::batch::{Buckets, EpochPlan, MixedRows};
+use crate::error::{Error, Result};
+use crate::host_batch::{BatchLayout, HostBatch, Shape, SourceCount};
+use crate::loader_config::LoaderConfig;
+use crate::sampler::{Order, ShuffleOf};
+
+/// Several sources as one. The design stands at the head of the file.
+#[derive(Debug)]
+pub struct MixSource {
+    parts: MixParts,
+    mixed: Vec<MixedPart>,
+    /// The number of each source's first row.
+    first_rows: Vec<u32>,
+    cells: Vec<Cell>,
+    buckets: Buckets,
+    /// Decides the rows of every epoch, except the sources. Part of the fingerprint.
+    settings: String,
+}
+
+/// The rows of one source in one length bucket.
+#[derive(Debug)]
+struct Cell {
+    part: usize,
+    bucket: usize,
+    /// Row numbers within the source.
+    rows: Vec<u32>,
+    /// Rows of each epoch.
+    rows_per_epoch: u64,
+}
+
+impl Cell {
+    /// Identifies the random stream of the cell.
+    fn list(&self) -> u64 {
+        ((self.part as u64) << 32) | self.bucket as u64
+    }
+}
+
+impl MixSource {
+    /// Mixes sources.
+    ///
+    /// # Errors
+    ///
+    /// If the shares are invalid, if a source has no rows, if two sources have one name, if there are more than
+    /// 4,294,967,295 rows, or if `loader.shuffle` is off.
+    pub fn new(parts: MixParts, shares: &MixShares, loader: &LoaderConfig) -> Result<Self> {
+        if !loader.shuffle {
+            return Err(Error::Invalid(
+                "loader.shuffle = false keeps the order of the files, but a mixture (data.mix) has rows of several in each \
+                 batch: set loader.shuffle = true"
+                    .into(),
+            ));
+        }
+        let names: Vec<Arc<str>> = (0..parts.len()).map(|part| parts.name(part).clone()).collect();
+        let sizes: Vec<u64> = (0..parts.len()).map(|part| parts.n_rows(part) as u64).collect();
+        let rows_per_epoch = of_sources(&names, &sizes, shares)?;
+        let mut first_rows = Vec::with_capacity(sizes.len());
+        let mut n_rows = 0;
+        for size in &sizes {
+            first_rows.push(n_rows as u32);
+            n_rows += size;
+        }
+        if n_rows > u64::from(u32::MAX) {
+            return Err(Error::Invalid(format!(
+                "the sources of data.mix have {n_rows} rows, more than 4,294,967,295: leave some out"
+            )));
+        }
+
+        let (cells, buckets) = match parts.packed_shape() {
+            Some(shape) => packed(&sizes, &rows_per_epoch, shape),
+            None => bucketed(&parts, &sizes, &rows_per_epoch, loader)?,
+        };
+        let mixed: Vec<MixedPart> = (names.into_iter().zip(&sizes).enumerate())
+            .map(|(part, (name, rows))| {
+                let of_part = cells.iter().filter(|cell| cell.part == part);
+                MixedPart { name, rows: *rows, rows_per_epoch: of_part.map(|cell| cell.rows_per_epoch).sum() }
+            })
+            .collect();
+        let settings = mixed.iter().map(|part| format!("{} of {}", part.rows_per_epoch, part.rows));
+        let settings = format!("mixture 1: {}", settings.collect::<Vec<_>>().join(", "));
+        Ok(Self { parts, mixed, first_rows, cells, buckets, settings })
+    }
+
+    /// Returns what the mixture has of each source.
+    pub fn parts(&self) -> &[MixedPart] {
+        &self.mixed
+    }
+
+    /// Returns the source of a row number and the number of the row within it.
+    fn origin(&self, number: u32) -> (usize, u32) {
+        let part = self.first_rows.partition_point(|first| *first <= number) - 1;
+        (part, number - self.first_rows[part])
+    }
+
+    /// Counts the rows and tokens of each source in a batch.
+    fn count(&self, batch: &mut HostBatch) {
+        let mut counts = vec![(0, 0); self.mixed.len()];
+        for (at, number) in batch.rows.iter().enumerate() {
+            let tokens = match batch.layout {
+                BatchLayout::Pairs => batch.source_lengths()[at] + batch.target_lengths()[at],
+                BatchLayout::Text => batch.lengths()[at],
+            };
+            let count = &mut counts[self.origin(*number).0];
+            *count = (count.0 + 1, count.1 + tokens as u64);
+        }
+        let counts = self.mixed.iter().zip(counts).filter(|(_, (rows, _))| *rows > 0);
+        batch.sources =
+            counts.map(|(part, (rows, tokens))| SourceCount { name: part.name.clone(), rows, tokens }).collect();
+    }
+}
+
+/// Returns the cells of packed rows, which all have one length.
+fn packed(sizes: &[u64], rows_per_epoch: &[u64], shape: Shape) -> (Vec<Cell>, Buckets) {
+    let cell = |(part, (size, rows)): (usize, (&u64, &u64))| Cell {
+        part,
+        bucket: 0,
+        rows: (0..*size as u32).collect(),
+        rows_per_epoch: *rows,
+    };
+    let cells = sizes.iter().zip(rows_per_epoch).enumerate().map(cell).collect();
+    (cells, Buckets::of_one_shape(shape, rows_per_epoch.iter().sum::<u64>() as usize))
+}
+
+/// Sorts the rows of all sources into the same length buckets.
+fn bucketed(
+    parts: &MixParts,
+    sizes: &[u64],
+    rows_per_epoch: &[u64],
+    loader: &LoaderConfig,
+) -> Result<(Vec<Cell>, Buckets)> {
+    let lengths: Vec<(usize, usize)> =
+        (0..parts.len()).flat_map(|part| (0..parts.n_rows(part)).map(move |row| parts.lengths(part, row))).collect();
+    let buckets = Buckets::new(lengths.iter().copied(), parts.max_lens(), loader)?;
+
+    let mut cells: Vec<Cell> = Vec::new();
+    let mut first = 0;
+    for (part, (size, rows_per_epoch)) in sizes.iter().zip(rows_per_epoch).enumerate() {
+        let mut rows_of = vec![Vec::new(); buckets.len()];
+        (0..*size as u32).for_each(|row| rows_of[buckets.of(first + row as usize)].push(row));
+        first += *size as usize;
+        let found: Vec<(usize, Vec<u32>)> =
+            rows_of.into_iter().enumerate().filter(|(_, rows)| !rows.is_empty()).collect();
+        let n_rows: Vec<u64> = found.iter().map(|(_, rows)| rows.len() as u64).collect();
+        let shares = of_cells(*rows_per_epoch, &n_rows);
+        cells.extend(found.into_iter().zip(shares).map(|((bucket, rows), n)| Cell {
+            part,
+            bucket,
+            rows,
+            rows_per_epoch: n,
+        }));
+    }
+
+    let (mut of_bucket, mut tokens) = (vec![0; buckets.len()], 0.0);
+    let mut firsts = Vec::with_capacity(sizes.len());
+    sizes.iter().fold(0, |before, size| {
+        firsts.push(before);
+        before + *size as usize
+    });
+    for cell in &cells {
+        of_bucket[cell.bucket] += cell.rows_per_epoch as usize;
+        let of_row = |row: &u32| lengths[firsts[cell.part] + *row as usize];
+        let n_tokens: usize = cell.rows.iter().map(of_row).map(|(source, target)| source + target).sum();
+        tokens += n_tokens as f64 * cell.rows_per_epoch as f64 / cell.rows.len() as f64;
+    }
+    Ok((cells, buckets.with_rows(&of_bucket, tokens as u64)))
+}
+
+impl BatchSource for MixSource {
+    fn plan(&self, order: Order) -> EpochPlan {
+        let mut mixed = MixedRows::default();
+        let mut numbers = Vec::new();
+        for cell in &self.cells {
+            let n_rows = cell.rows.len() as u64;
+            let (mut at, end) = (order.epoch() * cell.rows_per_epoch, (order.epoch() + 1) * cell.rows_per_epoch);
+            while at < end {
+                let (pass, from) = (at / n_rows, at % n_rows);
+                let to = n_rows.min(from + end - at);
+                at += to - from;
+
+                let order = order.of_pass(cell.list(), pass);
+                let permutation = order.indices(n_rows as u32, ShuffleOf::Rows);
+                let rows = permutation[from as usize..to as usize].iter().map(|at| cell.rows[*at as usize]);
+                match self.parts.documents(cell.part, order) {
+                    Some(documents) => numbers.extend(mixed.add(cell.part, documents, rows)),
+                    None => numbers.extend(rows.map(|row| self.first_rows[cell.part] + row)),
+                }
+            }
+        }
+        order.apply(&mut numbers, ShuffleOf::Rows);
+        self.buckets.plan_rows(&numbers, order).with_mixed(mixed)
+    }
+
+    fn batches_per_epoch(&self) -> u64 {
+        self.buckets.batches_per_epoch()
+    }
+
+    fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
+        Some(self.buckets.shapes())
+    }
+
+    fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.settings.as_bytes());
+        (0..self.parts.len()).for_each(|part| {
+            hasher.update(self.parts.fingerprint(part).as_bytes());
+        });
+        hasher.finalize().to_hex().to_string()
+    }
+
+    fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {
+        Box::new(self)
+    }
+}
+
+impl BatchWorker for Arc<MixSource> {
+    fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
+        let (numbers, shape) = plan.batch(index);
+        self.parts.fill(numbers, shape, batch, &|number| match self.parts.is_planned_by_pass() {
+            true => {
+                let (part, documents, row) = plan.mixed().get(number);
+                (part, Some(documents), row, self.first_rows[part] + row)
+            }
+            false => {
+                let (part, row) = self.origin(number);
+                (part, None, row, number)
+            }
+        })?;
+        self.count(batch);
+        Ok(())
+    }
+}

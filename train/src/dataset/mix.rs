@@ -1,0 +1,263 @@
+//! Opens a mixture (`data.mix`). Each source has a token cache of its own, `train.NAME.tokens` and `valid.NAME.tokens`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use kiln_data::{
+    BatchSource, ChatSource, Example, MixPart, MixParts, MixShares, MixSource, PairCorpus, PairSource, PairTokenizers,
+    Split, TextCorpus, TextSource, TextTokenizer, TokenCache,
+};
+
+use super::trained_tokenizer::Watched;
+use super::{RunData, Vocabulary, find_files, folding_note, pairs, text};
+use crate::config::task::traits_of;
+use crate::config::{Config, MixEntry};
+use crate::units::thousands;
+
+/// Validation batches of all sources, and of each by name.
+type Measured = (Option<Arc<dyn BatchSource>>, Vec<(String, Arc<dyn BatchSource>)>);
+
+/// Opens a mixture of pairs.
+pub(super) fn open_pairs(
+    config: &Config,
+    cache_dir: &Path,
+    vocabulary: Option<Vocabulary>,
+    note: &mut dyn FnMut(&str),
+) -> Result<RunData> {
+    let train = pair_corpora(config, Split::Train)?;
+    let valid = pair_corpora(config, Split::Valid)?;
+    let files: Vec<PathBuf> = find_files(config, &config.data.train_files(), Split::Train).context("data.mix")?;
+    let corpus_config = config.data.corpus.resolved(config.model.max_positions);
+    let all = PairCorpus::open(&files, &corpus_config).context("data.mix")?;
+    let mut notes = all.notes();
+
+    let watched = Watched::of(all.inputs().iter().flat_map(|input| input.files()));
+    let tokenizers = match vocabulary.as_ref().and_then(Vocabulary::pairs) {
+        Some(tokenizers) => tokenizers.clone(),
+        None => pairs::load_or_train(&config.trained_tokenizer(), &all, &cache_dir.join("tokenizer"), note)?,
+    };
+    let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
+    notes.extend(folding_note(tokenizers.folding()?, is_trained));
+    notes.extend(check_tags(config, &tokenizers)?);
+
+    let mut part = |(entry, corpus): &(&MixEntry, PairCorpus), split: &str| -> Result<MixPart<PairSource>> {
+        let path = cache_path(cache_dir, split, entry);
+        let cache = pairs::open_cache(&path, corpus, &tokenizers, note).with_context(|| of_source(entry))?;
+        let source = PairSource::new(cache, &tokenizers, &config.loader).with_context(|| of_source(entry))?;
+        Ok(MixPart { name: entry.name.as_str().into(), source })
+    };
+    let parts = train.iter().map(|source| part(source, "train")).collect::<Result<_>>()?;
+    let mixed = MixSource::new(MixParts::Pairs(parts), &config.data.mix_shares(), &config.loader)?;
+    let valid_parts: Vec<_> = valid.iter().map(|source| part(source, "valid")).collect::<Result<_>>()?;
+    watched.ensure_unchanged().context("data.mix")?;
+    notes.extend(described(&mixed, "pair"));
+
+    let mut data = RunData { notes, ..RunData::new(Vocabulary::Pairs(tokenizers.clone()), Arc::new(mixed)) };
+    let by_source = valid.iter().map(|(entry, _)| -> Result<(String, Arc<dyn BatchSource>)> {
+        let cache = TokenCache::open(&cache_path(cache_dir, "valid", entry))?;
+        Ok((entry.name.clone(), Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?)))
+    });
+    let by_source = by_source.collect::<Result<Vec<_>>>()?;
+    (data.valid, data.valid_parts) = measured(MixParts::Pairs(valid_parts), by_source, config)?;
+    for (entry, corpus) in &valid {
+        let (examples, notes) = pairs::examples_of(corpus, &tokenizers, config).with_context(|| of_source(entry))?;
+        data.valid_examples.extend(examples);
+        data.notes.extend(notes.into_iter().map(|note| format!("{}: {note}", of_source(entry))));
+    }
+    if !config.data.valid.is_empty() {
+        let files = find_files(config, &config.data.valid, Split::Valid).context("data.valid")?;
+        let corpus = PairCorpus::open(&files, &corpus_config).context("data.valid")?;
+        pairs::open_valid(config, &corpus, &tokenizers, cache_dir, &mut data, note)?;
+    }
+    Ok(data)
+}
+
+/// Opens a mixture of plain text or conversations.
+pub(super) fn open_text(
+    config: &Config,
+    cache_dir: &Path,
+    vocabulary: Option<Vocabulary>,
+    note: &mut dyn FnMut(&str),
+) -> Result<RunData> {
+    let text_config = text::text_config(config);
+    let train = text_corpora(config, Split::Train)?;
+    let valid = text_corpora(config, Split::Valid)?;
+    let files = find_files(config, &config.data.train_files(), Split::Train).context("data.mix")?;
+    let all = TextCorpus::open(&files, &text_config).context("data.mix")?;
+    let watched = Watched::of(all.files());
+    let tokenizer = match vocabulary.as_ref().and_then(Vocabulary::text) {
+        Some(tokenizer) => tokenizer.clone(),
+        None => text::load_or_train(&config.tokenizer, &all, &cache_dir.join("tokenizer"), note)?,
+    };
+    let tokenizer = text::with_chat_template(config, tokenizer)?;
+    tokenizer.check(config.task)?;
+    let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
+    let mut notes = all.notes();
+    notes.extend(folding_note(tokenizer.folding()?, is_trained));
+    notes.extend(text::default_template(config, &tokenizer)?);
+
+    let mut cached = |sources: &[(&MixEntry, TextCorpus)], split: &str| -> Result<()> {
+        sources.iter().try_for_each(|(entry, corpus)| {
+            let path = cache_path(cache_dir, split, entry);
+            text::open_cache(&path, corpus, &tokenizer, note).map(drop).with_context(|| of_source(entry))
+        })
+    };
+    cached(&train, "train")?;
+    cached(&valid, "valid")?;
+    watched.ensure_unchanged().context("data.mix")?;
+    let parts = text_parts(config, cache_dir, &train, "train", &tokenizer)?;
+    let mixed = MixSource::new(parts, &config.data.mix_shares(), &config.loader)?;
+    notes.extend(described(&mixed, "row"));
+
+    let mut data = RunData { notes, ..RunData::new(Vocabulary::Text(tokenizer.clone()), Arc::new(mixed)) };
+    let by_source = valid.iter().map(|(entry, _)| -> Result<(String, Arc<dyn BatchSource>)> {
+        let cache = TokenCache::open(&cache_path(cache_dir, "valid", entry))?;
+        Ok((entry.name.clone(), text_source(config, cache, &tokenizer)?))
+    });
+    let by_source = by_source.collect::<Result<Vec<_>>>()?;
+    let parts = text_parts(config, cache_dir, &valid, "valid", &tokenizer)?;
+    (data.valid, data.valid_parts) = measured(parts, by_source, config)?;
+
+    for (entry, corpus) in &valid {
+        let (documents, _) = corpus.read_all().with_context(|| of_source(entry))?;
+        let n_bytes: u64 = documents.iter().map(|document| document.len() as u64).sum();
+        let counts_all = traits_of(config.task).continues_text && !config.data.text.is_chat();
+        data.valid_bytes = counts_all.then_some(data.valid_bytes.unwrap_or(0) + n_bytes);
+        if data.prompt.is_none() {
+            data.prompt = text::prompt_of(config, corpus, &documents)?;
+        }
+    }
+    if !config.data.valid.is_empty() {
+        let files = find_files(config, &config.data.valid, Split::Valid).context("data.valid")?;
+        text::open_valid(config, &files, cache_dir, &mut data, note)?;
+    }
+    Ok(data)
+}
+
+/// Reads the validation pairs of all sources, with their tags.
+pub(crate) fn valid_examples(config: &Config) -> Result<Vec<Example>> {
+    let mut examples = Vec::new();
+    for (entry, corpus) in pair_corpora(config, Split::Valid)? {
+        examples.extend(corpus.read_all().with_context(|| of_source(entry))?.0);
+    }
+    Ok(examples)
+}
+
+fn cache_path(cache_dir: &Path, split: &str, entry: &MixEntry) -> PathBuf {
+    cache_dir.join(format!("{split}.{}.tokens", entry.name))
+}
+
+fn of_source(entry: &MixEntry) -> String {
+    format!("data.mix, source \"{}\"", entry.name)
+}
+
+/// Returns the files of each source that has some.
+fn files_of(config: &Config, split: Split) -> Result<Vec<(&MixEntry, Vec<PathBuf>)>> {
+    let entries = config.data.mix.iter().filter(|entry| split == Split::Train || !entry.valid.is_empty());
+    let files = |entry: &MixEntry| match split {
+        Split::Train => find_files(config, &entry.train, split),
+        _ => find_files(config, &entry.valid, split),
+    };
+    entries.map(|entry| Ok((entry, files(entry).with_context(|| of_source(entry))?))).collect()
+}
+
+fn pair_corpora(config: &Config, split: Split) -> Result<Vec<(&MixEntry, PairCorpus)>> {
+    let open = |(entry, files): (&'_ MixEntry, Vec<PathBuf>)| {
+        let mut corpus = config.data.corpus.resolved(config.model.max_positions);
+        corpus.tag.clone_from(&entry.tag);
+        PairCorpus::open(&files, &corpus).with_context(|| of_source(entry))
+    };
+    files_of(config, split)?.into_iter().map(|(entry, files)| Ok((entry, open((entry, files))?))).collect()
+}
+
+fn text_corpora(config: &Config, split: Split) -> Result<Vec<(&MixEntry, TextCorpus)>> {
+    let text_config = text::text_config(config);
+    let open = |entry, files: &[PathBuf]| TextCorpus::open(files, &text_config).with_context(|| of_source(entry));
+    files_of(config, split)?.into_iter().map(|(entry, files)| Ok((entry, open(entry, &files)?))).collect()
+}
+
+/// Opens the rows of each source from its cache.
+fn text_parts(
+    config: &Config,
+    cache_dir: &Path,
+    sources: &[(&MixEntry, TextCorpus)],
+    split: &str,
+    tokenizer: &TextTokenizer,
+) -> Result<MixParts> {
+    let text = text::text_config(config);
+    let cache = |entry: &MixEntry| TokenCache::open(&cache_path(cache_dir, split, entry));
+    Ok(match text.is_chat() {
+        true => MixParts::Chat(named(sources, |entry| {
+            Ok(ChatSource::new(cache(entry)?, tokenizer, &text, &config.loader)?)
+        })?),
+        false => MixParts::Text(named(sources, |entry| {
+            Ok(TextSource::new(cache(entry)?, tokenizer, config.task, &text, &config.loader)?)
+        })?),
+    })
+}
+
+fn named<S>(sources: &[(&MixEntry, TextCorpus)], open: impl Fn(&MixEntry) -> Result<S>) -> Result<Vec<MixPart<S>>> {
+    let part = |(entry, _): &(&MixEntry, TextCorpus)| {
+        let source = open(entry).with_context(|| of_source(entry))?;
+        Ok(MixPart { name: entry.name.as_str().into(), source })
+    };
+    sources.iter().map(part).collect()
+}
+
+fn text_source(config: &Config, cache: TokenCache, tokenizer: &TextTokenizer) -> Result<Arc<dyn BatchSource>> {
+    let text = text::text_config(config);
+    Ok(match text.is_chat() {
+        true => Arc::new(ChatSource::new(cache, tokenizer, &text, &config.loader)?),
+        false => Arc::new(TextSource::new(cache, tokenizer, config.task, &text, &config.loader)?),
+    })
+}
+
+/// Makes one validation set of the sources that have validation text. Every row is in it once.
+fn measured(parts: MixParts, by_source: Vec<(String, Arc<dyn BatchSource>)>, config: &Config) -> Result<Measured> {
+    if by_source.is_empty() {
+        return Ok((None, Vec::new()));
+    }
+    let all = MixSource::new(parts, &MixShares::Temperature(1.0), &config.loader).context("data.mix")?;
+    Ok((Some(Arc::new(all)), by_source))
+}
+
+/// Describes each source in a sentence.
+fn described(mixed: &MixSource, unit: &str) -> Vec<String> {
+    let total: u64 = mixed.parts().iter().map(|part| part.rows_per_epoch).sum();
+    let describe = |part: &kiln_data::MixedPart| {
+        format!(
+            "mixture: {} is {:.1} % of the {unit}s: {} per epoch of its {}, {:.2} passes",
+            part.name,
+            100.0 * part.rows_per_epoch as f64 / total as f64,
+            thousands(part.rows_per_epoch as f64),
+            thousands(part.rows as f64),
+            part.passes_per_epoch()
+        )
+    };
+    mixed.parts().iter().map(describe).collect()
+}
+
+/// Refuses a tag that the vocabulary does not know, and notes one that it splits.
+fn check_tags(config: &Config, tokenizers: &PairTokenizers) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    for entry in &config.data.mix {
+        let Some(tag) = &entry.tag else { continue };
+        let ids = tokenizers.encode_sources(&[tag])?.remove(0);
+        let n_tokens = ids.len() - tokenizers.before_source().len() - 1;
+        anyhow::ensure!(
+            !ids.contains(&tokenizers.special().unk),
+            kiln_data::Error::Invalid(format!(
+                "{}: the vocabulary does not know the tag {tag}: use one of its tokens, or one that it can spell",
+                of_source(entry)
+            ))
+        );
+        if n_tokens > 1 {
+            notes.push(format!(
+                "{}: the vocabulary reads the tag {tag} as {n_tokens} tokens, since it has no token for it",
+                of_source(entry)
+            ));
+        }
+    }
+    Ok(notes)
+}
