@@ -73,7 +73,7 @@ impl ChosenArgs {
         let mut workloads = Vec::new();
         let usual = USUAL.map(String::from);
         let names = if self.is_empty() { &usual[..] } else { &self.workloads };
-        for name in names.iter().filter(|name| !(self.others && *name == LINK) && !(self.decodes && *name == DECODE)) {
+        for name in names.iter().filter(|name| !(self.others && *name == LINK || self.decodes && *name == DECODE)) {
             let mut workload = named(name)?;
             workload.set(&self.set)?.iter().for_each(|note| stderr_line!("{note}"));
             workload.reshape(self.rows, self.len)?;
