@@ -9,7 +9,8 @@ usage: scripts/chaos.sh [--minutes M] [--every S] [--save-every N] [--preset NAM
                         [--torchrun] [--set KEY=VALUE]... KILN OUT
 
 Trains twice with the program KILN, for M minutes each (30): undisturbed, and with `--restarts` while a random process of
-the run is killed (SIGKILL) every S seconds (30). Both save every N steps (20). OUT is a new folder for runs and logs.
+the run is killed (SIGKILL) every S seconds (30). Both save every N steps (20). A step has 256 tokens a
+rank unless `--set loader.batch_tokens` says otherwise. OUT is a new folder for runs and logs.
 With `--side-by-side` both run at the same time, each on a half of the processors. With `--torchrun` a third one has as many
 ranks on the CPU, which PyTorch's `torchrun --max-restarts` starts again; it only counts steps.
 
@@ -23,7 +24,9 @@ The exit code is 1 if the bits differ.
 HELP
 }
 
-minutes=30 every=30 save_every=20 preset=gpt2-mini devices=cpu,cpu side_by_side= torchrun= extra=()
+minutes=30 every=30 save_every=20 preset=gpt2-mini devices=cpu,cpu side_by_side= torchrun=
+# Steps of a second, so that there are some between two kills.
+extra=(--set loader.batch_tokens=256)
 while [ $# -gt 2 ] || [ "${1:-}" = --help ]; do
   case "$1" in
     --help) usage; exit 0 ;;

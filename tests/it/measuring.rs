@@ -155,7 +155,7 @@ fn the_carried_baseline_is_removed_after_the_bench() {
     assert!(printed.contains("torch compiled     3.00 ms      85333 tok/s  MFU unknown"), "{printed}");
     assert!(place.read("workload").contains(r#""device":"cpu""#), "{}", place.read("workload"));
 
-    assert_eq!(place.read("files"), "models.py\noperators.py\ntrain_step.py\ntransformer.py\n");
+    assert_eq!(place.read("files"), "decode.py\nmodels.py\noperators.py\ntrain_step.py\ntransformer.py\n");
     assert!(!Path::new(place.read("folder").trim()).exists(), "the folder of the scripts is still there");
 }
 

@@ -16,8 +16,8 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 | `kernel_set` kernels for GPUs of several generations · `device_queue` the queue of a GPU · `ranges` |
-//! | 1 | `calls` · `laps` · `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `capture` · `maybe` · `retained` · `readback` reading without waiting |
-//! | 2 | `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `step_attention` attention of decoding · `swiglu` · `optim` |
+//! | 1 | `calls` · `laps` · `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `maybe` · `retained` · `readback` reading without waiting |
+//! | 2 | `capture` · `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `step_attention` attention of decoding · `swiglu` · `optim` |
 //! | 3 | `activation` · `random` · `collective` |
 //! | 4 | `reduce` sums of columns |
 //! | 5 | `linear` |

@@ -193,6 +193,7 @@ fn a_recorded_step_on_a_gpu_has_the_bits_of_the_step() {
                 (model.decode_step(read.clone(), &mut state), state)
             }
         };
+
         let (recorded, _) = kiln_kernels::capture::capture(&gpu, work, |_| ()).expect("a recording");
         state.refill(&cache);
         for step in 0..20 {

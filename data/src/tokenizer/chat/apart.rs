@@ -10,8 +10,8 @@ use std::io::{self, Read};
 pub(super) struct Limits {
     /// Bytes of memory, besides what its parent has.
     pub(super) memory: u64,
-    /// Seconds of a processor.
-    pub(super) secs: u64,
+    /// Milliseconds of a processor.
+    pub(super) millis: u64,
 }
 
 /// Why a child process ended before its work was done.
@@ -34,7 +34,7 @@ pub(super) fn apart(
     task: impl Fn(usize) -> Vec<u8>,
 ) -> io::Result<(Vec<Vec<u8>>, Option<End>)> {
     let (mut from_child, child) = unix::fork(limits, |to_parent| {
-        unix::limit(limits)?;
+        unix::limit(limits.memory)?;
         (0..n_tasks).try_for_each(|i| write_frame(to_parent, &task(i)))
     })?;
     let done: Vec<Vec<u8>> = (0..n_tasks).map_while(|_| read_frame(&mut from_child).ok()).collect();
@@ -86,7 +86,14 @@ mod unix {
     /// Seconds of the clock after which a child is ended that only waits: for a lock that another thread of its parent held,
     /// such as the one under which a panic is printed.
     fn secs_of_clock(limits: Limits) -> u32 {
-        u32::try_from(4 * limits.secs + 30).unwrap_or(u32::MAX)
+        u32::try_from(limits.millis / 100 + 10).unwrap_or(u32::MAX)
+    }
+
+    /// The timer that ends a child by `SIGPROF`.
+    fn time_of_processor(limits: Limits) -> libc::itimerval {
+        let tv_sec = libc::time_t::try_from(limits.millis / 1000).unwrap_or(libc::time_t::MAX);
+        let value = libc::timeval { tv_sec, tv_usec: (limits.millis % 1000) as libc::suseconds_t * 1000 };
+        libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: value }
     }
 
     pub(super) struct Child(Pid);
@@ -100,14 +107,15 @@ mod unix {
         let _alone = FORKING.lock().unwrap_or_else(PoisonError::into_inner);
         let (reader, mut writer) = io::pipe()?;
         // SAFETY: the child has only this thread. It calls the allocator, whose locks the C library keeps usable across `fork`,
-        // never returns from this block, and is ended by
-        // the alarm if it waits for another lock.
+        // never returns from this block, and is ended by the alarm if it waits for another lock.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: each call is defined in any process, and `_exit` runs no code of the parent.
             unsafe {
                 libc::signal(libc::SIGSEGV, libc::SIG_DFL);
                 libc::signal(libc::SIGBUS, libc::SIG_DFL);
+                libc::signal(libc::SIGPROF, libc::SIG_DFL);
+                libc::setitimer(libc::ITIMER_PROF, &time_of_processor(limits), std::ptr::null_mut());
                 libc::alarm(secs_of_clock(limits));
                 libc::close(libc::STDERR_FILENO);
                 let done = catch_unwind(AssertUnwindSafe(|| work(&mut writer)));
@@ -118,12 +126,11 @@ mod unix {
         Ok((BufReader::new(reader), Child(child)))
     }
 
-    /// Limits this process.
-    pub(super) fn limit(Limits { memory, secs }: Limits) -> io::Result<()> {
+    /// Limits the memory of this process.
+    pub(super) fn limit(memory: u64) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         lower(Resource::Core, 0)?;
-        lower(Resource::Cpu, secs)?;
         lower(Resource::As, n_bytes_of_memory().saturating_add(memory))
     }
 
@@ -153,7 +160,7 @@ mod unix {
             };
             Ok(match status.terminating_signal() {
                 Some(libc::SIGABRT) => End::Memory,
-                Some(libc::SIGXCPU | libc::SIGKILL | libc::SIGALRM) => End::Time,
+                Some(libc::SIGPROF | libc::SIGKILL | libc::SIGALRM) => End::Time,
                 Some(libc::SIGSEGV | libc::SIGBUS) => End::Stack,
                 _ => End::Other,
             })

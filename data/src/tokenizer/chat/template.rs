@@ -24,11 +24,11 @@ pub(super) const MAX_BYTES: usize = 1 << 20;
 const FUEL: [u64; 3] = [50_000, 500, 1];
 /// What a child process that renders may use. Text of the conversations adds to the time.
 const LIMITS: Limits =
-    if cfg!(test) { Limits { memory: 16 << 20, secs: 1 } } else { Limits { memory: 256 << 20, secs: 5 } };
-/// Bytes of text for which a rendering gets another second.
-const BYTES_PER_SEC: usize = 256 << 10;
+    if cfg!(test) { Limits { memory: 16 << 20, millis: 1000 } } else { Limits { memory: 256 << 20, millis: 4000 } };
+/// Bytes of text for which a rendering gets another millisecond.
+const BYTES_PER_MILLI: usize = 256;
 /// The same while the line of a template that ended its process is looked for.
-const TO_FIND_A_LINE: Limits = Limits { memory: 16 << 20, secs: 1 };
+const TO_FIND_A_LINE: Limits = Limits { memory: 16 << 20, millis: 250 };
 /// Longest text of a conversation in bytes.
 const MAX_TEXT: usize = 64 << 20;
 const OUT_OF_FUEL: &str = "it does not come to an end, or handles too much text";
@@ -153,7 +153,7 @@ impl ChatTemplate {
         let no_process =
             |error: io::Error| TemplateError(format!("a chat template is rendered in a process of its own: {error}"));
         let n_bytes: usize = conversations.iter().copied().flatten().map(|message| message.content.len()).sum();
-        let limits = Limits { secs: LIMITS.secs + (n_bytes / BYTES_PER_SEC) as u64, ..LIMITS };
+        let limits = Limits { millis: LIMITS.millis + (n_bytes / BYTES_PER_MILLI) as u64, ..LIMITS };
         let (done, end) = apart(limits, conversations.len(), |i| task(i, u64::MAX)).map_err(no_process)?;
         let read = |bytes: &[u8]| -> Result<T, TemplateError> {
             serde_json::from_slice::<Result<T, String>>(bytes).expect("written above").map_err(TemplateError)
@@ -178,7 +178,7 @@ impl ChatTemplate {
         }
         let found = match end {
             End::Memory => format!("it asks for more than {} MiB of memory", LIMITS.memory >> 20),
-            End::Time => format!("it takes more than {} s", limits.secs),
+            End::Time => format!("it takes more than {} s", limits.millis as f64 / 1e3),
             End::Stack => "a value is nested too deeply".to_owned(),
             End::Other => "it ends the process that renders it".to_owned(),
         };

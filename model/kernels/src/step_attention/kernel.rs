@@ -46,6 +46,45 @@ struct Call {
     scale: f32,
 }
 
+/// Adds up what the warps of a block have of one head, in their order, and writes it at `place` of `out`.
+#[cube]
+fn add_parts<F: Float, N: Size>(
+    top: f32,
+    total: f32,
+    sum: Vector<f32, N>,
+    out: &mut [Vector<F, N>],
+    place: usize,
+    #[comptime] parts: u32,
+) {
+    let (warp, lane) = (UNIT_POS / LANES, UNIT_POS % LANES);
+    let mut tops = Shared::<[f32]>::new_slice(comptime![parts as usize]);
+    let mut totals = Shared::<[f32]>::new_slice(comptime![parts as usize]);
+    let mut sums = Shared::<[Vector<f32, N>]>::new_slice(comptime![(parts * LANES) as usize]);
+    if lane == 0 {
+        tops[warp as usize] = top;
+        totals[warp as usize] = total;
+    }
+    sums[UNIT_POS as usize] = sum;
+    sync_cube();
+
+    if warp == 0 {
+        let mut highest = tops[0];
+        #[unroll]
+        for part in 1..parts {
+            highest = max(highest, tops[part as usize]);
+        }
+        let mut all = 0.0f32;
+        let mut whole = Vector::<f32, N>::zeroed();
+        #[unroll]
+        for part in 0..parts {
+            let factor = exp2_approx(tops[part as usize] - highest);
+            all += totals[part as usize] * factor;
+            whole += sums[(part * LANES + lane) as usize] * Vector::new(factor);
+        }
+        out[place] = Vector::cast_from(whole * Vector::new(1.0f32 / all));
+    }
+}
+
 /// Writes the results of a block's warps. A row of `query` begins every `pitch` vectors; `scale` makes binary logarithms of the scores.
 #[cube(launch_unchecked)]
 fn step_kernel<F: Float, N: Size>(
@@ -119,31 +158,7 @@ fn step_kernel<F: Float, N: Size>(
 
         let place = (at * LANES + lane) as usize;
         if comptime![sizes.parts > 1] {
-            let mut tops = Shared::<[f32]>::new_slice(comptime![sizes.parts as usize]);
-            let mut totals = Shared::<[f32]>::new_slice(comptime![sizes.parts as usize]);
-            let mut sums = Shared::<[Vector<f32, N>]>::new_slice(comptime![(sizes.parts * LANES) as usize]);
-            if lane == 0 {
-                tops[warp as usize] = top;
-                totals[warp as usize] = total;
-            }
-            sums[UNIT_POS as usize] = sum;
-            sync_cube();
-            if warp == 0 {
-                let mut highest = tops[0];
-                #[unroll]
-                for part in 1..sizes.parts {
-                    highest = max(highest, tops[part as usize]);
-                }
-                let mut all = 0.0f32;
-                let mut whole = Vector::<f32, N>::zeroed();
-                #[unroll]
-                for part in 0..sizes.parts {
-                    let factor = exp2_approx(tops[part as usize] - highest);
-                    all += totals[part as usize] * factor;
-                    whole += sums[(part * LANES + lane) as usize] * Vector::new(factor);
-                }
-                out[place] = Vector::cast_from(whole * Vector::new(1.0f32 / all));
-            }
+            add_parts::<F, N>(top, total, sum, out, place, comptime![sizes.parts]);
         } else {
             out[place] = Vector::cast_from(sum * Vector::new(1.0f32 / total));
         }

@@ -27,7 +27,7 @@ const WARPS: u32 = THREADS / 32;
 const OCTS: u32 = 4;
 /// Threads that divide the rows of weights.
 const DEPTH: u32 = THREADS / OCTS;
-/// Rows of weights that a thread reads at once: those of a vector of `a`.
+/// Rows of weights that a thread reads at once, as many as a vector of `a` has numbers.
 const OCT: u32 = 8;
 /// Rows of `[N, K]` weights per warp.
 const PER_WARP: u32 = 4;

@@ -1,10 +1,12 @@
 //! The state of decoding: the encoded source, and each layer's keys and values of the source and of earlier positions.
 
+mod buffer;
+
+pub(crate) use buffer::KeyValueBuffer;
 use burn::tensor::{DType, Device, Int, Tensor};
-use kiln_kernels::capture::{overwrite, overwrite_floats, overwrite_rows};
+use kiln_kernels::capture::{overwrite, overwrite_floats};
 
 use crate::places::{Places, Slots, Step};
-use crate::rows::Rows;
 
 /// An encoded batch of sources.
 #[derive(Debug, Clone)]
@@ -127,7 +129,7 @@ impl DecoderCache {
     /// The device of the texts.
     ///
     /// # Panics
-    /// If there are no positions.
+    /// If it has not a single position.
     pub fn device(&self) -> Device {
         self.layers[0].target.buffer().device()
     }
@@ -321,146 +323,5 @@ impl LayerCache {
         let source = self.source.as_ref().expect("a layer that looks at a source has one");
         let [b, s, width] = source.dims();
         source.clone().reshape([b * s, width])
-    }
-}
-
-/// Keys and values of earlier positions, `[B, capacity, W]` with W = 2 G K. Unwritten positions are zero.
-///
-/// The capacity grows in chunks. A step then writes one row per sequence without copying the others. Shapes, and with them
-/// the choice of GPU kernels, change once per chunk.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct KeyValueBuffer {
-    buffer: Option<Tensor<3>>,
-}
-
-impl KeyValueBuffer {
-    /// Positions by which the buffer grows.
-    const CHUNK: usize = 32;
-
-    /// Capacity of a buffer that holds `len` positions.
-    fn capacity_of(len: usize) -> usize {
-        len.next_multiple_of(Self::CHUNK)
-    }
-
-    /// Stores the first positions of all rows. Padding becomes zeros.
-    ///
-    /// # Shapes
-    /// - `key_value`: `[B * T, W]`
-    pub(crate) fn fill(&mut self, key_value: Tensor<2>, rows: &Rows) {
-        let ([n, width], b) = (key_value.dims(), rows.batch_size);
-        let len = rows.len(n);
-        let mut filled = key_value.reshape([b, len, width]);
-
-        if let Some(lengths) = &rows.lengths {
-            let position =
-                Tensor::<1, Int>::arange(0..len as i64, (&lengths.device(), lengths.dtype())).reshape([1, len]);
-            let padding = position.greater_equal(lengths.clone().reshape([b, 1]));
-            filled = filled.mask_fill(padding.reshape([b, len, 1]).expand([b, len, width]), 0.0);
-        }
-
-        self.buffer = Some(Self::with_room(filled));
-    }
-
-    /// Stores further positions of a single text after [`Self::truncate`], and returns all of them without room for more.
-    ///
-    /// # Shapes
-    /// - `key_value`: `[T, W]`
-    /// - result: `[len + T, W]`
-    pub(crate) fn append(&mut self, key_value: Tensor<2>) -> Tensor<2> {
-        let [n, width] = key_value.dims();
-        let before = self.buffer.take().expect("a text that is continued has a beginning");
-        let all = Tensor::cat(vec![before, key_value.reshape([1, n, width])], 1);
-        let rows = all.clone().reshape([all.dims()[1], width]);
-        self.buffer = Some(Self::with_room(all));
-        rows
-    }
-
-    /// Extends positions by zeros to their capacity.
-    fn with_room(filled: Tensor<3>) -> Tensor<3> {
-        let [_, len, _] = filled.dims();
-        Self::extended_to(filled, Self::capacity_of(len))
-    }
-
-    fn extended_to(filled: Tensor<3>, capacity: usize) -> Tensor<3> {
-        let [b, len, width] = filled.dims();
-        let room = capacity - len;
-        if room == 0 {
-            return filled;
-        }
-        let zeros = Tensor::zeros([b, room, width], (&filled.device(), filled.dtype()));
-        Tensor::cat(vec![filled, zeros], 1)
-    }
-
-    /// Stores the keys and values of one position of each row, after growing the buffer if it is full.
-    ///
-    /// # Shapes
-    /// - `key_value`: `[B, W]`
-    pub(crate) fn write(&mut self, key_value: Tensor<2>, slots: &Slots) {
-        let [b, width] = key_value.dims();
-        let position = match slots {
-            Slots::Same(position) => *position,
-            Slots::Each { longest, .. } => *longest,
-        };
-        let capacity = Self::capacity_of(position + 1);
-
-        let options = (&key_value.device(), key_value.dtype());
-        let buffer = match self.buffer.take() {
-            None => Tensor::zeros([b, capacity, width], options),
-            Some(buffer) if buffer.dims()[1] < capacity => {
-                let more = Tensor::zeros([b, capacity - buffer.dims()[1], width], options);
-                Tensor::cat(vec![buffer, more], 1)
-            }
-            Some(buffer) => buffer,
-        };
-
-        self.buffer = Some(match slots {
-            Slots::Same(position) => {
-                let row = key_value.reshape([b, 1, width]);
-                buffer.slice_assign([0..b, *position..*position + 1, 0..width], row)
-            }
-            Slots::Each { positions, .. } => overwrite_rows(buffer, key_value, positions.clone()),
-        });
-    }
-
-    /// Shrinks the buffer to the capacity that `len` positions need.
-    fn shorten(&mut self, len: usize) {
-        if let Some(buffer) = &mut self.buffer {
-            buffer.inplace(|buffer| buffer.narrow(1, 0, Self::capacity_of(len)));
-        }
-    }
-
-    /// Cuts the buffer to its first `len` positions, without room for more.
-    fn truncate(&mut self, len: usize) {
-        if let Some(buffer) = &mut self.buffer {
-            buffer.inplace(|buffer| buffer.narrow(1, 0, len));
-        }
-    }
-
-    /// All rows, `[N, capacity, W]`.
-    pub(crate) fn buffer(&self) -> Tensor<3> {
-        self.buffer.clone().expect("positions are written before they are read")
-    }
-
-    /// Moves positions so that each of `n` rows has its own, with room for more. `written` says where they lie, see
-    /// `Places::make_room`.
-    fn gather(&mut self, written: &Tensor<1, Int>, n: usize) {
-        if let Some(buffer) = self.buffer.take() {
-            let ([rows, capacity, width], [all]) = (buffer.dims(), written.dims());
-            let own = buffer.reshape([rows * capacity, width]).select(0, written.clone());
-            self.buffer = Some(Self::extended_to(own.reshape([n, all / n, width]), Self::capacity_of(all / n + 1)));
-        }
-    }
-
-    /// All positions, `[B * capacity, W]`. Unwritten ones are zero.
-    pub(crate) fn rows(&self) -> Tensor<2> {
-        let buffer = self.buffer.as_ref().expect("positions are written before they are read");
-        let [b, capacity, width] = buffer.dims();
-        buffer.clone().reshape([b * capacity, width])
-    }
-
-    fn select(&mut self, rows: &Tensor<1, Int>) {
-        if let Some(buffer) = self.buffer.take() {
-            self.buffer = Some(buffer.select(0, rows.clone()));
-        }
     }
 }
