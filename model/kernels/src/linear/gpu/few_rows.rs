@@ -273,26 +273,20 @@ pub(super) fn launch(
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::sync::OnceLock;
-
     use super::*;
     use crate::gpu::offline::{Compiled, buffer, settings};
 
-    pub(crate) fn offline_kernels() -> &'static [Compiled] {
-        static KERNELS: OnceLock<Vec<Compiled>> = OnceLock::new();
-        KERNELS.get_or_init(|| {
-            let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
-            let sizes =
-                || SizesCompilationArg { n: (), k: (), a_pitch: (), b_pitch: (), residual_pitch: (), out_pitch: () };
-            let cfg = FewRows { rows: 8, bias: true, residual: true, activation: Some(Activation::GeluTanh) };
-            let (launch, properties, target) = settings(THREADS);
-            let nn =
-                few_rows_nn::FewRowsNn::new(launch, properties, target, b(), b(), b(), b(), b(), sizes(), cfg, dtype);
-            let cfg = FewRows { rows: 8, bias: false, residual: false, activation: None };
-            let (launch, properties, target) = settings(THREADS);
-            let nt = few_rows_nt::FewRowsNt::new(launch, properties, target, b(), b(), b(), sizes(), cfg, dtype);
-            vec![Compiled::new("linear/few-rows-nn/bf16", nn), Compiled::new("linear/few-rows-nt/bf16", nt)]
-        })
+    pub(in crate::linear) fn offline_kernels() -> Vec<Compiled> {
+        let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
+        let sizes =
+            || SizesCompilationArg { n: (), k: (), a_pitch: (), b_pitch: (), residual_pitch: (), out_pitch: () };
+        let cfg = FewRows { rows: 8, bias: true, residual: true, activation: Some(Activation::GeluTanh) };
+        let (launch, properties, target) = settings(THREADS);
+        let nn = few_rows_nn::FewRowsNn::new(launch, properties, target, b(), b(), b(), b(), b(), sizes(), cfg, dtype);
+        let cfg = FewRows { rows: 8, bias: false, residual: false, activation: None };
+        let (launch, properties, target) = settings(THREADS);
+        let nt = few_rows_nt::FewRowsNt::new(launch, properties, target, b(), b(), b(), sizes(), cfg, dtype);
+        vec![Compiled::new("linear/few-rows-nn/bf16", nn), Compiled::new("linear/few-rows-nt/bf16", nt)]
     }
 
     #[test]
