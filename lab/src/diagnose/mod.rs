@@ -1,6 +1,6 @@
 //! Measures where the time of a training step goes, and whether two ways of training learn the same.
 //!
-//! Time: one stopwatch ([`pace`]) for the headline workloads ([`workload`], [`step_time`]), each operator of their steps alone ([`operators`]), decoding ([`decoding`]), and the
+//! Time: one stopwatch (`pace`) for the headline workloads ([`workload`], [`step_time`]), each operator of their steps alone ([`operators`]), decoding ([`decoding`]), and the
 //! PyTorch baseline in the same command ([`peer`]); [`bench_record`] keeps what was measured, and [`warm`] makes the kernels before. Learning: what run folders tell ([`run_record`]), the losses of
 //! several runs ([`compare`]), training data ([`data_stats`]), memory ([`ledger`]), tests that isolate parts of a step ([`elimination`]), another precision ([`precision`]), and steps replayed as CUDA graphs ([`replay`]).
 
