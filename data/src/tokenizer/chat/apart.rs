@@ -122,7 +122,10 @@ mod unix {
                 libc::_exit(i32::from(!matches!(done, Ok(Ok(())))));
             }
         }
-        let child = Pid::from_raw(child).ok_or_else(io::Error::last_os_error)?;
+        if child < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let child = Pid::from_raw(child).expect("a process has a number");
         Ok((BufReader::new(reader), Child(child)))
     }
 
