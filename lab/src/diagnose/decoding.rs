@@ -14,13 +14,11 @@ use kiln_train::config::GenerateConfig;
 use kiln_train::device::is_cpu;
 use kiln_train::generate::batching::{self, SourceBatch, SourceRow};
 use kiln_train::generate::beam::BeamConfig;
-use kiln_train::generate::{Targets, Texts, TokenRules, beam_search, greedy};
+use kiln_train::generate::{Targets, Texts, TokenRules, beam_search, greedy, steps_per_sync};
 use serde::Serialize;
 
 /// Padding, start, end and unknown token.
 const SPECIAL: SpecialIds = SpecialIds { pad: 0, bos: 1, eos: 2, unk: 3 };
-/// Steps between two reads of the tokens on a GPU.
-const STEPS_PER_READ: usize = 8;
 
 /// A search that is timed.
 #[derive(Debug, Clone)]
@@ -135,7 +133,7 @@ impl Decoding {
                         let sources = SourceBatch::new(&batch, SPECIAL.pad, self.config.max_positions, device);
                         let begun = Targets::begin(&model, &sources, SPECIAL);
                         let shortest = match beams {
-                            1 => greedy(begun, &rules, steps_per_read(device))?.iter().map(Vec::len).min(),
+                            1 => greedy(begun, &rules, steps_per_sync(device))?.iter().map(Vec::len).min(),
                             _ => beam_search(begun, &rules, &search)?.iter().map(|found| found[0].tokens.len()).min(),
                         };
                         ensure!(shortest == Some(target), "a target of {shortest:?} tokens instead of {target}");
@@ -153,7 +151,7 @@ impl Decoding {
                 let rules = without_end(self.config.vocab_size());
                 let time = median(repeats, || {
                     let begun = Texts::begin(&model, &prompts, vec![prompt; rows], vec![new; rows]);
-                    let found = greedy(begun, &rules, steps_per_read(device))?;
+                    let found = greedy(begun, &rules, steps_per_sync(device))?;
                     ensure!(found.iter().all(|tokens| tokens.len() == new), "a text of other than {new} tokens");
                     Ok(())
                 })?;
@@ -172,10 +170,6 @@ impl Decoding {
     fn timed(&self, time: Duration, least_bytes: Option<f64>) -> DecodingTime {
         DecodingTime { time, tokens_per_sec: self.task.n_tokens() as f64 / time.as_secs_f64(), least_bytes }
     }
-}
-
-fn steps_per_read(device: &Device) -> usize {
-    if is_cpu(device) { 1 } else { STEPS_PER_READ }
 }
 
 /// The rules of a search in which nothing ends before its limit.

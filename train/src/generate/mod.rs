@@ -38,7 +38,7 @@ use crate::device::is_cpu;
 
 /// Returns the number of steps between two reads of the tokens in greedy search. Each read waits for the device, which is
 /// expensive on a GPU.
-fn steps_per_sync(device: &Device) -> usize {
+pub fn steps_per_sync(device: &Device) -> usize {
     if is_cpu(device) { 1 } else { 8 }
 }
 
