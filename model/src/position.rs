@@ -30,7 +30,7 @@ impl PositionEncoding {
             Positions::Learned => Self { table: Some(init.table("table", n)), ..none },
             Positions::Sinusoidal => Self { sinusoids: Some(init.fixed(sinusoids(n, d), shape)), ..none },
             Positions::SinusoidalHalves => {
-                Self { sinusoids: Some(init.fixed(halves(&sinusoids(n, d), d), shape)), ..none }
+                Self { sinusoids: Some(init.fixed(sines_then_cosines(n, d), shape)), ..none }
             }
             Positions::SinusoidalFairseq => {
                 Self { sinusoids: Some(init.fixed(of_fairseq(n, d, init.config.pad_id as usize + 1), shape)), ..none }
@@ -133,6 +133,11 @@ fn of_fairseq(n: usize, d: usize, first: usize) -> Vec<f32> {
     let row = |p: usize| (0..half).map(move |i| angle(p, i).sin()).chain((0..half).map(move |i| angle(p, i).cos()));
     let row = |p: usize| row(p).chain((2 * half < d).then_some(0.0));
     (0..n).flat_map(row).map(|x| x as f32).collect()
+}
+
+/// The vectors of the first `n` positions of Marian: all sines before all cosines.
+pub(crate) fn sines_then_cosines(n: usize, d: usize) -> Vec<f32> {
+    halves(&sinusoids(n, d), d)
 }
 
 /// Reorders each row: all sines, then all cosines.

@@ -16,7 +16,7 @@ use kiln_interchange::hugging_face::{
     TOKENIZER_FILE, TokenizerFile, write_adapter, write_model,
 };
 use kiln_model::ClassHead;
-use kiln_model::hf::{self, ExportPlan, ExportedAdapter, Family, TokenIds};
+use kiln_model::hf::{self, ExportPlan, ExportedAdapter, Family, TokenIds, ZeroStart};
 use kiln_train::config::task::traits_of;
 use kiln_train::dataset::Vocabulary;
 use kiln_train::logging::print::{stderr_line, stdout_line};
@@ -28,7 +28,7 @@ use super::error::Usage;
 /// Writes a checkpoint as a Hugging Face model folder, or as a GGUF file for llama.cpp
 ///
 /// Chooses the family that computes the same: gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart,
-/// marian, m2m_100 or t5. In transformers, load the folder with AutoModelForCausalLM, AutoModelForMaskedLM,
+/// marian, pegasus, m2m_100 or t5. In transformers, load the folder with AutoModelForCausalLM, AutoModelForMaskedLM,
 /// AutoModelForSequenceClassification or AutoModelForSeq2SeqLM.from_pretrained, and its tokenizer with AutoTokenizer: it gives the ids that Kiln gives. A translator
 /// with a SentencePiece model for each language gets the files of OPUS-MT. A model that none of these families computes is
 /// refused with the reasons.
@@ -97,7 +97,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         return adapter(&args, &run, stored);
     }
 
-    let ExportPlan { family, mut config, mut generation_config, tensors } = exported(&run)?;
+    let ZeroStart { plan, added } = pairs::start_with_zeros(&run, exported(&run)?)?;
+    let ExportPlan { family, mut config, mut generation_config, tensors } = plan;
     if let Some(generation) = &mut generation_config {
         generation::describe(&run, generation);
     }
@@ -110,13 +111,9 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let mut files = vec![(CONFIG_FILE.to_owned(), text(&config))];
     files.extend(generation_config.map(|config| (GENERATION_CONFIG_FILE.to_owned(), text(&config))));
-    let layout = if family == Family::Marian { pairs::marian_files(&run.path, run.model.max_positions)? } else { None };
-    files.extend(layout.map_or_else(|| tokenizer_files(&run, &config), Ok)?);
-    if family == Family::Marian
-        && let Vocabulary::Pairs(tokenizers) = &run.vocabulary
-    {
-        pairs::note_start(tokenizers, &tensors);
-    }
+    let is_marian = family == Family::Marian;
+    let layout = if is_marian { pairs::marian_files(&run.path, run.model.max_positions, added)? } else { None };
+    files.extend(layout.map_or_else(|| tokenizer_files(&run, &config, added), Ok)?);
     published::note_several(&files);
     let files: Vec<_> = files.iter().map(|(name, content)| (name.as_str(), content.clone())).collect();
     write_model(&args.dir, &tensors, stored, &files)?;
@@ -250,8 +247,8 @@ fn token_ids(vocabulary: &Vocabulary) -> TokenIds {
 }
 
 /// Returns the tokenizer's files. They are the run's own, plus the special tokens that Kiln puts around a text: other
-/// programs then add these when they encode.
-fn tokenizer_files(run: &TrainedModel, model: &Value) -> Result<Vec<(String, Vec<u8>)>> {
+/// programs then add these when they encode. `padding` is a token that the model has got.
+fn tokenizer_files(run: &TrainedModel, model: &Value, padding: Option<u32>) -> Result<Vec<(String, Vec<u8>)>> {
     let row = traits_of(run.config.task);
     let hides_tokens = row.hides_tokens;
     let (before, behind) = match &run.vocabulary {
@@ -269,11 +266,12 @@ fn tokenizer_files(run: &TrainedModel, model: &Value) -> Result<Vec<(String, Vec
     for name in tokenizer_names(&run.path)? {
         let path = run.path.join(&name);
         let content = if name == TOKENIZER_CONFIG_FILE {
-            tokenizer_config(run, &path, &before, model)?
+            tokenizer_config(run, &path, &before, model, padding)?
         } else if name == SENTENCEPIECE_FILE {
             read_file(&path).with_context(|| format!("{}: cannot be read", path.display()))?
         } else {
             let mut file = TokenizerFile::read(&path)?;
+            padding.into_iter().for_each(|id| file.add_padding(id));
             // A published tokenizer keeps its settings.
             let own = run.vocabulary.text().filter(|tokenizer| tokenizer.mask_settings().is_none());
             let mask = own.and_then(|tokenizer| tokenizer.special().mask);
@@ -294,12 +292,19 @@ fn token_names(path: &Path) -> Result<Map<String, Value>> {
 
 /// Returns the run's `tokenizer_config.json` as other programs read it. `before` are the tokens in front of a prompt.
 ///
-/// `model` is the exported `config.json`.
-fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32], model: &Value) -> Result<Vec<u8>> {
+/// `model` is the exported `config.json`, and `padding` a token that the model has got.
+fn tokenizer_config(
+    run: &TrainedModel,
+    path: &Path,
+    before: &[u32],
+    model: &Value,
+    padding: Option<u32>,
+) -> Result<Vec<u8>> {
     let mut config = token_names(path)?;
     let published = published::take(&mut config, matches!(run.vocabulary, Vocabulary::Pairs(_)));
     config.remove("tokens_before_text");
     config.remove("tokens_before_target");
+
     if let Vocabulary::Text(tokenizer) = &run.vocabulary
         && traits_of(run.config.task).continues_text
     {
@@ -315,6 +320,7 @@ fn tokenizer_config(run: &TrainedModel, path: &Path, before: &[u32], model: &Val
         config.remove("add_bos_token");
     }
     config.extend(published);
+    pairs::name_padding(&mut config, padding.is_some(), model);
     published::name_inputs(model, &mut config);
     Ok(text(&Value::Object(config)))
 }

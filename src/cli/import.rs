@@ -35,7 +35,7 @@ use tokenizers::{Roles, Tokenizers};
 ///
 /// Reads config.json, generation_config.json, model.safetensors or pytorch_model.bin (f64, f32, f16 or bf16; also shards with
 /// an index) and tokenizer.json (OPUS-MT: source.spm, target.spm and vocab.json; M2M-100: sentencepiece.bpe.model and
-/// vocab.json) of the families gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian,
+/// vocab.json) of the families gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian, pegasus,
 /// m2m_100 (also NLLB) and t5 (also mt5). The run can be evaluated, generated from and exported; kiln train --from trains
 /// it further. Of a pytorch_model.bin, no code is run.
 #[derive(Debug, clap::Args)]

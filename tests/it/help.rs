@@ -76,7 +76,7 @@ fn a_dry_run_leads_with_a_summary_and_an_example() {
         "{named:#?}"
     );
     let base = place.run(&[&dry[..], &["--preset", "base"]].concat()).ok();
-    assert!(base.stdout.contains("kiln export: not possible; nearest is marian: model.norm is \"pre\""), "{base:#?}");
+    assert!(base.stdout.contains("kiln export: as pegasus"), "{base:#?}");
 }
 
 #[test]

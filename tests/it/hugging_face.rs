@@ -249,8 +249,8 @@ fn checkpoints_are_averaged_into_a_run() {
     place
         .run(&["train", "--run", "runs/a-average", "--resume", "--device", "cpu"])
         .refused(3, &["weights only", "--from"]);
-    // Kiln's own default is pre-norm, which none of the five families is.
-    place.run(&["export", "runs/a", "out"]).refused(2, &["cannot be exported as marian", "model.norm is \"pre\""]);
+    place.train(&["--run", "runs/b", "--set", "train.steps=8", "--set", "model.norm_eps=1e-6"]).ok();
+    place.run(&["export", "runs/b", "out"]).refused(2, &["cannot be exported as pegasus", "model.norm_eps is 1e-6"]);
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn folders_that_do_not_fit_are_refused() {
     place.run(&["import", "nowhere"]).refused(2, &["nowhere: no such folder"]);
     change("family", "gpt2", &|dir| config(dir, "\"model_type\": \"gpt2\"", "\"model_type\": \"mamba\"")).refused(
         3,
-        &["model_type \"mamba\" is not supported; Kiln reads gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian, m2m_100 and t5"],
+        &["model_type \"mamba\" is not supported; Kiln reads gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian, pegasus, m2m_100 and t5"],
     );
     change("activation", "bert", &|dir| config(dir, "\"gelu\"", "\"quick_gelu\""))
         .refused(3, &["hidden_act \"quick_gelu\" is not supported; supported: relu, gelu, gelu_python, gelu_new"]);

@@ -28,6 +28,7 @@ mod new_vocabulary;
 mod nllb;
 mod opus_mt;
 mod own_head;
+mod own_translators;
 mod perfetto;
 mod preferences;
 mod profile;

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 pub use adapter::AdapterFolder;
 pub use read::Folder;
-pub use tokenizer_file::TokenizerFile;
+pub use tokenizer_file::{PADDING, TokenizerFile};
 pub use write::{StoredType, write_adapter, write_folder, write_model};
 
 /// The configuration of the model.

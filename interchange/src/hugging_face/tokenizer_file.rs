@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use super::FolderError;
 
+/// The name of Marian's padding token, by which CTranslate2 finds it.
+pub const PADDING: &str = "<pad>";
+
 /// A `tokenizer.json`.
 #[derive(Debug, Clone)]
 pub struct TokenizerFile {
@@ -108,6 +111,46 @@ impl TokenizerFile {
         }
         let added = self.json["added_tokens"].as_array_mut().into_iter().flatten();
         added.filter(|token| token["id"] == mask).for_each(|token| token["lstrip"] = json!(true));
+    }
+
+    /// Adds the padding token that [`kiln_model::hf::start_with_zeros`] gives a model, behind all others. A token that has its name
+    /// gets another one, and ids without a token get one.
+    pub fn add_padding(&mut self, id: u32) {
+        if self.has(PADDING) {
+            let other = (0..).map(|n| format!("<unused-pad-{n}>")).find(|name| !self.has(name)).expect("a free name");
+            self.rename(PADDING, &other);
+        }
+        let added = |id: u64, token: &str| {
+            json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+                "special": true})
+        };
+        let fill: Vec<(u64, String)> =
+            (self.n_ids() as u64..u64::from(id)).map(|id| (id, format!("<unused-{id}>"))).collect();
+        let all = fill.into_iter().chain([(u64::from(id), PADDING.to_owned())]);
+        for (id, token) in all {
+            match &mut self.json["added_tokens"] {
+                Value::Array(tokens) => tokens.push(added(id, &token)),
+                other => *other = json!([added(id, &token)]),
+            }
+            self.tokens.insert(id, token);
+        }
+    }
+
+    fn rename(&mut self, from: &str, to: &str) {
+        match &mut self.json["model"]["vocab"] {
+            Value::Array(pieces) => {
+                pieces.iter_mut().filter(|piece| piece[0] == from).for_each(|piece| piece[0] = json!(to));
+            }
+            Value::Object(vocab) => {
+                if let Some(id) = vocab.remove(from) {
+                    vocab.insert(to.to_owned(), id);
+                }
+            }
+            _ => {}
+        }
+        let added = self.json["added_tokens"].as_array_mut().into_iter().flatten();
+        added.filter(|token| token["content"] == from).for_each(|token| token["content"] = json!(to));
+        self.tokens.values_mut().filter(|token| *token == from).for_each(|token| to.clone_into(token));
     }
 
     /// Returns the content of the file with a template that puts these tokens around every text. It is unchanged if its

@@ -18,6 +18,7 @@ pub(super) fn read(
         Family::Bert | Family::Roberta => bert::read(fields, family, has),
         Family::Bart => seq2seq::read_bart(fields),
         Family::Marian => seq2seq::read_marian(fields),
+        Family::Pegasus => seq2seq::read_pegasus(fields),
         Family::M2m100 => seq2seq::read_m2m_100(fields),
         Family::T5 => t5::read(fields, has),
     };
@@ -50,7 +51,7 @@ fn other_names(family: Family) -> &'static [(&'static str, &'static str)] {
             ("num_attention_heads", "n_head"),
             ("num_hidden_layers", "n_layer"),
         ],
-        Family::Bart | Family::Marian | Family::M2m100 => {
+        Family::Bart | Family::Marian | Family::Pegasus | Family::M2m100 => {
             &[("hidden_size", "d_model"), ("num_attention_heads", "encoder_attention_heads")]
         }
         Family::T5 => &[

@@ -9,7 +9,7 @@ use super::Family;
 pub enum HfError {
     /// `config.json` names an unsupported family, or none.
     #[error(
-        "config.json: {found}; Kiln reads gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian, m2m_100 and t5"
+        "config.json: {found}; Kiln reads gpt2, llama, mistral, qwen2, qwen3, gemma2, gemma3_text, bert, roberta, bart, marian, pegasus, m2m_100 and t5"
     )]
     Family {
         /// The content of `config.json`, in words.

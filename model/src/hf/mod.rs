@@ -1,6 +1,6 @@
 //! Converts weights and configurations from and to Hugging Face `transformers`.
 //!
-//! Kiln supports thirteen families. Each has one table of names and layouts (`table` in its file), which import and export
+//! Kiln supports fourteen families. Each has one table of names and layouts (`table` in its file), which import and export
 //! share. It also has one mapping between its `config.json` and [`TransformerConfig`].
 //!
 //! | family | Kiln | particularities |
@@ -15,7 +15,8 @@
 //! | `bert` | encoder-only | with or without the head that predicts masked tokens |
 //! | `roberta` | encoder-only | BERT with positions that are counted from the padding id |
 //! | `bart` | encoder-decoder | two unused rows before the positions; a bias on the logits |
-//! | `marian` | encoder-decoder | positions with all sines before all cosines; a bias on the logits |
+//! | `marian` | encoder-decoder | positions with all sines before all cosines; a bias on the logits; begins with zeros |
+//! | `pegasus` | encoder-decoder | Marian with norms before each part, and one vocabulary |
 //! | `m2m_100` | encoder-decoder | also NLLB: norms before each part, positions as in fairseq |
 //! | `t5` | encoder-decoder | relative positions, RMSNorm, no scale of scores; also `mt5`, which is exported as `t5` |
 //!
@@ -45,6 +46,7 @@ mod gpt2;
 mod harmless;
 mod import;
 mod llama;
+mod marian;
 mod model;
 mod peft;
 mod peft_settings;
@@ -64,13 +66,14 @@ use serde_json::{Map, Value, json};
 
 pub use error::HfError;
 use fields::Fields;
+pub use marian::{ZeroStart, start_with_zeros};
 pub use peft::{ExportedAdapter, ImportedAdapter, export_adapter, import_adapter};
 pub use plan::{ExportPlan, Exported, ImportPlan, Imported};
 pub use prompt_tuning::{export_prompt, import_prompt, is_prompt};
 use table::Table;
 pub use tensor::{ElementType, FileTensor};
 
-use crate::config::{Architecture, ClassHead, Positions, TransformerConfig};
+use crate::config::{Architecture, ClassHead, NormPlacement, Positions, TransformerConfig};
 use crate::lora::plan_merge;
 use crate::named_tensor::{LazyTensor, NamedTensor};
 
@@ -99,6 +102,8 @@ pub enum Family {
     Bart,
     /// Marian (Junczys-Dowmunt et al. 2018), as converted by the OPUS-MT project.
     Marian,
+    /// Pegasus (Zhang et al. 2020).
+    Pegasus,
     /// M2M-100 (Fan et al. 2021) and NLLB (NLLB Team 2022), without experts.
     M2m100,
     /// T5 (Raffel et al. 2020), its versions 1.1 and Flan, and mT5.
@@ -107,7 +112,7 @@ pub enum Family {
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Gpt2,
         Self::Llama,
         Self::Mistral,
@@ -119,6 +124,7 @@ impl Family {
         Self::Roberta,
         Self::Bart,
         Self::Marian,
+        Self::Pegasus,
         Self::M2m100,
         Self::T5,
     ];
@@ -137,6 +143,7 @@ impl Family {
             Self::Roberta => "roberta",
             Self::Bart => "bart",
             Self::Marian => "marian",
+            Self::Pegasus => "pegasus",
             Self::M2m100 => "m2m_100",
             Self::T5 => "t5",
         }
@@ -153,6 +160,7 @@ impl Family {
 
     /// The family closest to a model. Its mapping reports whether it can express the model.
     fn nearest(config: &TransformerConfig) -> Self {
+        let is_pre_norm = config.norm == NormPlacement::Pre;
         match (config.architecture, config.positions) {
             (Architecture::DecoderOnly, Positions::Rotary) => llama::nearest(config),
             (Architecture::DecoderOnly, _) => Self::Gpt2,
@@ -160,6 +168,7 @@ impl Family {
             (Architecture::EncoderDecoder, Positions::Relative) => Self::T5,
             (Architecture::EncoderDecoder, Positions::Learned) => Self::Bart,
             (Architecture::EncoderDecoder, Positions::SinusoidalFairseq) => Self::M2m100,
+            (Architecture::EncoderDecoder, _) if is_pre_norm => Self::Pegasus,
             (Architecture::EncoderDecoder, _) => Self::Marian,
         }
     }
@@ -173,6 +182,7 @@ impl Family {
             Self::Bert | Self::Roberta => bert::write(config, self),
             Self::Bart => seq2seq::write_bart(config),
             Self::Marian => seq2seq::write_marian(config),
+            Self::Pegasus => seq2seq::write_pegasus(config),
             Self::M2m100 => seq2seq::write_m2m_100(config),
             Self::T5 => t5::write(config),
         };
@@ -191,7 +201,7 @@ impl Family {
             Self::Llama | Self::Mistral | Self::Qwen2 | Self::Qwen3 => llama::table(config),
             Self::Gemma2 | Self::Gemma3 => gemma::table(config),
             Self::Bert | Self::Roberta => bert::table(config, self),
-            Self::Bart | Self::Marian | Self::M2m100 => seq2seq::table(config),
+            Self::Bart | Self::Marian | Self::Pegasus | Self::M2m100 => seq2seq::table(config),
             Self::T5 => t5::table(config),
         };
         if config.class_head == ClassHead::Last {
@@ -262,7 +272,11 @@ pub fn plan_import<'a>(
     let taken = import::plan(&family.table(&config), tensors, after)
         .map_err(|problems| HfError::Tensors { family, problems })?;
     notes.extend(taken.notes);
-    Ok(ImportPlan { family, config, tokens, weights: taken.weights, notes })
+    let mut weights = taken.weights;
+    if family == Family::Marian {
+        marian::move_start_back(&config, tokens.decoder_start, tensors, &mut weights);
+    }
+    Ok(ImportPlan { family, config, tokens, weights, notes })
 }
 
 /// Returns the family of `transformers` that [`export`] would write a model of `config` as.
@@ -311,15 +325,23 @@ pub fn plan_export<'a>(
         let missing = |path: String| HfError::Tensors { family, problems: vec![format!("missing: {path}")] };
         (config, weights) = plan_merge(&config, weights).map_err(missing)?;
     }
-    if family == Family::Marian && config.positions == Positions::Sinusoidal {
+    if matches!(family, Family::Marian | Family::Pegasus) && config.positions == Positions::Sinusoidal {
         (config, weights) = reorder::to_halves(&config, weights);
     }
 
     let written = family.write(&config)?;
-    let tensors =
+    let mut tensors =
         export::plan(&family.table(&config), weights).map_err(|problems| HfError::Tensors { family, problems })?;
+    if family == Family::Pegasus {
+        tensors.extend(seq2seq::stored_positions(&config));
+    }
 
-    let ids = ids_json(family, tokens);
+    let mut tokens = *tokens;
+    if family == Family::Pegasus {
+        // As in published models, the padding starts the output.
+        tokens.pad = tokens.decoder_start.or(tokens.pad);
+    }
+    let ids = ids_json(family, &tokens);
     let generates = config.architecture != Architecture::EncoderOnly && !config.has_classes();
     let generation_config = generates.then(|| {
         let mut generation = ids.clone();
@@ -344,10 +366,10 @@ fn ids_json(family: Family, tokens: &TokenIds) -> Map<String, Value> {
         ("bos_token_id".to_owned(), json!(tokens.bos)),
         ("eos_token_id".to_owned(), json!(tokens.eos)),
     ]);
-    if matches!(family, Family::Bart | Family::Marian | Family::M2m100 | Family::T5) {
+    if matches!(family, Family::Bart | Family::Marian | Family::Pegasus | Family::M2m100 | Family::T5) {
         ids.insert("decoder_start_token_id".to_owned(), json!(tokens.decoder_start));
     }
-    if matches!(family, Family::Bart | Family::Marian) {
+    if matches!(family, Family::Bart | Family::Marian | Family::Pegasus) {
         ids.insert("forced_eos_token_id".to_owned(), json!(tokens.eos));
     }
     ids

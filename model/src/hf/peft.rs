@@ -83,8 +83,9 @@ pub fn export_adapter(config: &TransformerConfig, weights: &[NamedTensor]) -> Re
     if !config.has_adapters() {
         return Err(refused("model.lora.rank is 0: the model has no adapters; export the whole model".into()));
     }
-    if family == Family::Marian && config.positions == Positions::Sinusoidal {
-        let problem = "model.positions = \"sinusoidal\": Marian orders features otherwise; export the merged model";
+    if matches!(family, Family::Marian | Family::Pegasus) && config.positions == Positions::Sinusoidal {
+        let problem =
+            "model.positions = \"sinusoidal\": this family orders features otherwise; export the merged model";
         return Err(refused(problem.into()));
     }
     family.write(config)?;

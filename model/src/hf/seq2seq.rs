@@ -1,5 +1,5 @@
-//! BART, Marian and M2M-100, after the folders `bart`, `marian` and `m2m_100` in `transformers/models`. They differ only in
-//! positions, in the place of norms and in a bias on the logits.
+//! BART, Marian, Pegasus and M2M-100, after the folders `bart`, `marian`, `pegasus` and `m2m_100` in `transformers/models`. They
+//! differ only in positions, in the place of norms and in a bias on the logits.
 
 use kiln_kernels::Activation;
 use serde_json::{Map, Value, json};
@@ -8,6 +8,8 @@ use super::demands::{Demands, object};
 use super::fields::Fields;
 use super::table::{Layout, Line, OUTPUT, Skipped, Sublayer, Table};
 use crate::config::{Architecture, InitScheme, NormKind, NormPlacement, Positions, TieEmbeddings, TransformerConfig};
+use crate::named_tensor::{Elements, FloatType, LazyTensor};
+use crate::position::sines_then_cosines;
 
 /// The default of `nn.LayerNorm`: `transformers` has no field for it in these families.
 const NORM_EPS: f64 = 1e-5;
@@ -109,6 +111,15 @@ fn add_embeddings(table: &mut Table, config: &TransformerConfig) {
     }
 }
 
+/// Sines and cosines, which Pegasus alone has in its files.
+pub(super) fn stored_positions(config: &TransformerConfig) -> [LazyTensor<'static>; 2] {
+    let (n, d) = (config.max_positions, config.d_model);
+    ["encoder", "decoder"].map(|side| {
+        let name = format!("model.{side}.embed_positions.weight");
+        LazyTensor::new(name, vec![n, d], FloatType::F32, move || Elements::F32(sines_then_cosines(n, d)))
+    })
+}
+
 pub(super) fn read_bart(fields: &mut Fields<'_>) -> TransformerConfig {
     fields.only("normalize_embedding", true, "transformers' BART always has this norm");
     fields.only("static_position_embeddings", false, "BART's positions are learned; Marian's are not");
@@ -141,6 +152,19 @@ pub(super) fn read_marian(fields: &mut Fields<'_>) -> TransformerConfig {
     };
     let positions = Positions::SinusoidalHalves;
     TransformerConfig { positions, tie_embeddings, source_vocab_size, target_vocab_size, ..read(fields) }
+}
+
+pub(super) fn read_pegasus(fields: &mut Fields<'_>) -> TransformerConfig {
+    // Published files have two fields more, which say what this family always is.
+    fields.only("normalize_before", true, "transformers normalizes before each part in this family");
+    fields.only("normalize_embedding", false, "Pegasus never has this norm");
+    fields.only("add_final_layer_norm", true, "Pegasus always has a norm after the stacks");
+    fields.only("static_position_embeddings", true, "Pegasus' positions are sines and cosines");
+    fields.only("extra_pos_embeddings", 1, "Pegasus' positions begin at 0");
+    fields.only("tie_word_embeddings", true, "Pegasus shares one matrix between both sides and the output");
+    let vocab_size = fields.size("vocab_size");
+    let (norm, positions) = (NormPlacement::Pre, Positions::SinusoidalHalves);
+    TransformerConfig { norm, positions, ..read_shapes(fields) }.with_vocab_size(vocab_size)
 }
 
 pub(super) fn read_m2m_100(fields: &mut Fields<'_>) -> TransformerConfig {
@@ -238,6 +262,22 @@ pub(super) fn write_marian(config: &TransformerConfig) -> (Map<String, Value>, V
         "share_encoder_decoder_embeddings": shared,
         "tie_word_embeddings": tied,
         "static_position_embeddings": true,
+    })));
+    (written, demands.0)
+}
+
+pub(super) fn write_pegasus(config: &TransformerConfig) -> (Map<String, Value>, Vec<String>) {
+    let mut demands = Demands::new();
+    demands.equal("norm", config.norm, NormPlacement::Pre);
+    demands.equal("positions", config.positions, Positions::SinusoidalHalves);
+    demands.equal("embedding_norm", config.embedding_norm, false);
+    demands.equal("tie_embeddings", config.tie_embeddings, TieEmbeddings::ThreeWay);
+    let mut written = write_shapes(config, &mut demands);
+    written.extend(object(json!({
+        "architectures": ["PegasusForConditionalGeneration"],
+        // Read by CTranslate2.
+        "normalize_before": true,
+        "normalize_embedding": false,
     })));
     (written, demands.0)
 }

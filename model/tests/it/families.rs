@@ -12,9 +12,9 @@ use crate::support::{
     ByPath, Optimizer, assert_close, cuda, distance, gradients, scalar, train_device, values, weights, with_weights,
 };
 
-pub(crate) const NAMES: [&str; 15] = [
+pub(crate) const NAMES: [&str; 16] = [
     "gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian",
-    "t5", "t5-1.1", "m2m-100",
+    "t5", "t5-1.1", "m2m-100", "pegasus",
 ];
 
 const RELATIVE: f32 = 1e-4;

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use crate::round_trip::round_trip;
 use crate::support::{assert_close, batch, ids, shapes, small_config, train_device, values, weights, with_weights};
 
-const FOLDERS: [&str; 15] = [
+const FOLDERS: [&str; 16] = [
     "gpt2", "llama", "llama-3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "bert", "roberta", "bart", "marian",
-    "m2m_100", "t5", "t5-1.1",
+    "pegasus", "m2m_100", "t5", "t5-1.1",
 ];
 
 /// The family of a folder.
@@ -349,12 +349,15 @@ fn every_exportable_variant_survives_a_round_trip() {
     }
 }
 
-/// Kiln's own encoder-decoder alternates sines and cosines. Exported as Marian, it computes the same.
+/// Kiln's own encoder-decoder alternates sines and cosines. Exported as Marian or Pegasus, it computes the same.
 #[test]
 fn features_are_reordered_with_the_positions() {
     let device = train_device();
-    for tie_embeddings in [TieEmbeddings::ThreeWay, TieEmbeddings::None] {
-        let config = TransformerConfig { norm: NormPlacement::Post, tie_embeddings, ..small_config() };
+    let (post, pre) = (NormPlacement::Post, NormPlacement::Pre);
+    for (norm, tie_embeddings) in
+        [(post, TieEmbeddings::ThreeWay), (post, TieEmbeddings::None), (pre, TieEmbeddings::ThreeWay)]
+    {
+        let config = TransformerConfig { norm, tie_embeddings, ..small_config() };
         let model = config.init(5, DType::F32, &device);
         let shapes = shapes(&model);
         let mut values = weights(&model);
@@ -369,9 +372,10 @@ fn features_are_reordered_with_the_positions() {
             .collect();
 
         let ids = hf::TokenIds { pad: Some(0), ..hf::TokenIds::default() };
-        let exported = hf::export(&config, &named, &ids).expect("post-norm");
+        let exported = hf::export(&config, &named, &ids).expect("expressible");
+        assert_eq!(exported.family == Family::Pegasus, norm == pre);
         let bytes: Vec<_> = exported.tensors.iter().map(file_bytes).collect();
-        let again = hf::import(&exported.config, &file_tensors(&exported.tensors, &bytes)).expect("Marian");
+        let again = hf::import(&exported.config, &file_tensors(&exported.tensors, &bytes)).expect("the family");
         assert_eq!(again.config.positions, Positions::SinusoidalHalves);
         let again = again.into_model(FloatDType::F32, &device);
         let batch = Batch::Pairs(batch(&[(vec![3, 4, 5, 6], vec![7, 8]), (vec![9], vec![10, 11, 3])], [0, 0], &device));
@@ -382,10 +386,11 @@ fn features_are_reordered_with_the_positions() {
 
 #[test]
 fn a_model_that_no_family_computes_is_refused() {
-    let config = TransformerConfig { source_vocab_size: 9, target_vocab_size: 9, ..TransformerConfig::tiny() };
-    let error = hf::export(&config, &[], &hf::TokenIds::default()).expect_err("pre-norm").to_string();
-    assert!(error.starts_with("this model cannot be exported as marian:\n"), "{error}");
-    assert!(error.contains("model.norm is \"pre\", but this family has \"post\""), "{error}");
+    let sizes = TransformerConfig { source_vocab_size: 9, target_vocab_size: 9, ..TransformerConfig::tiny() };
+    let config = TransformerConfig { norm_eps: 1e-6, tie_embeddings: TieEmbeddings::None, ..sizes };
+    let error = hf::export(&config, &[], &hf::TokenIds::default()).expect_err("another epsilon").to_string();
+    assert!(error.starts_with("this model cannot be exported as pegasus:\n"), "{error}");
+    assert!(error.contains("model.norm_eps is 1e-6, but this family has 0.00001"), "{error}");
     let mut names = FOLDERS.map(family_of).to_vec();
     names.dedup();
     assert_eq!(Family::ALL.map(Family::name).to_vec(), names);

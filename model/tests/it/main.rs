@@ -24,3 +24,4 @@ mod round_trip;
 mod support;
 mod t5;
 mod text;
+mod zero_start;

@@ -129,7 +129,7 @@ fn translators_are_read_with_and_without_copies_and_positions() {
     let bare = |fixture| Published { fixture, ..NOTHING };
     let version =
         [("model.encoder.version", &[1][..], ElementType::F32), ("model.decoder.version", &[1], ElementType::F32)];
-    for family in ["bart", "marian", "m2m_100"] {
+    for family in ["bart", "marian", "pegasus", "m2m_100"] {
         check(&Published { absent: &["lm_head.weight"], ..bare(family) }, &version);
         check(&Published { renamed: &[("^model.", "")], ..bare(family) }, &[]);
     }

@@ -232,6 +232,7 @@ fn parts(bytes: &TrainBytes) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kiln_model::TransformerConfig;
     use kiln_model::flops::ActivationBytes;
     use kiln_train::config::Preset;
 
@@ -263,14 +264,16 @@ mod tests {
     }
 
     #[test]
-    fn presets_that_no_family_computes_say_why() {
+    fn every_preset_can_be_exported() {
         for preset in Preset::ALL {
             let text = export(&preset.config());
-            let is_kilns_own = ["numbers", "tiny", "small", "base", "big"].contains(&preset.name());
-            let why = "not possible; nearest is marian: model.norm is \"pre\", but this family has \"post\"";
-            assert_eq!(text.contains(why), is_kilns_own, "{preset}: {text}");
-            assert_eq!(text.contains("export: as "), !is_kilns_own, "{preset}: {text}");
+            assert!(text.starts_with("kiln export: as "), "{preset}: {text}");
         }
+        let base = Preset::Base.config();
+        let other = Config { model: TransformerConfig { norm_eps: 1e-6, ..base.model.clone() }, ..base };
+        let why = "kiln export: not possible; nearest is pegasus: model.norm_eps is 1e-6, but this family has 0.00001";
+        assert_eq!(export(&other), why);
+        assert!(not_exportable(&other).expect("it says so").contains("the nearest family is pegasus"));
     }
 
     #[test]

@@ -110,23 +110,30 @@ mod unix {
         // never returns from this block, and is ended by the alarm if it waits for another lock.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: each call is defined in any process, and `_exit` runs no code of the parent.
-            unsafe {
-                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
-                libc::signal(libc::SIGBUS, libc::SIG_DFL);
-                libc::signal(libc::SIGPROF, libc::SIG_DFL);
-                libc::setitimer(libc::ITIMER_PROF, &time_of_processor(limits), std::ptr::null_mut());
-                libc::alarm(secs_of_clock(limits));
-                libc::close(libc::STDERR_FILENO);
-                let done = catch_unwind(AssertUnwindSafe(|| work(&mut writer)));
-                libc::_exit(i32::from(!matches!(done, Ok(Ok(())))));
-            }
+            limit_time(limits);
+            let done = catch_unwind(AssertUnwindSafe(|| work(&mut writer)));
+            // SAFETY: `_exit` runs no code of the parent.
+            unsafe { libc::_exit(i32::from(!matches!(done, Ok(Ok(()))))) }
         }
         if child < 0 {
             return Err(io::Error::last_os_error());
         }
         let child = Pid::from_raw(child).expect("a process has a number");
         Ok((BufReader::new(reader), Child(child)))
+    }
+
+    /// Lets signals end this process, one of them after its time, and takes its standard error from it.
+    #[expect(unsafe_code, reason = "no safe function sets these signals; see SAFETY")]
+    fn limit_time(limits: Limits) {
+        // SAFETY: each call is defined in any process, also in one that was forked.
+        unsafe {
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+            libc::signal(libc::SIGBUS, libc::SIG_DFL);
+            libc::signal(libc::SIGPROF, libc::SIG_DFL);
+            libc::setitimer(libc::ITIMER_PROF, &time_of_processor(limits), std::ptr::null_mut());
+            libc::alarm(secs_of_clock(limits));
+            libc::close(libc::STDERR_FILENO);
+        }
     }
 
     /// Limits the memory of this process.

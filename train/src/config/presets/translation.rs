@@ -19,8 +19,7 @@ pub fn numbers() -> Config {
     }
 }
 
-/// 1 M parameters and the vocabulary, with much dropout: for hundreds to a few thousand pairs. Post-norm, so that it can be
-/// exported as Marian.
+/// 1 M parameters and the vocabulary, with much dropout: for hundreds to a few thousand pairs.
 pub fn few_pairs() -> Config {
     Config {
         tokenizer: TokenizerConfig { vocab_size: 1500, ..TokenizerConfig::default() },

@@ -200,7 +200,9 @@ pub(super) fn takes(
     epilogue: &EpilogueArguments,
 ) -> bool {
     let is_small = (1..=MAX_ROWS).contains(&m) && matches!(a.dtype, DType::BF16 | DType::F16) && has_kernel(a);
+    let keeps_input = matches!(epilogue, EpilogueArguments::Activation { input: Some(_), .. });
     is_small
+        && !keeps_input
         && match kind.layout {
             Layout::NN => n > 0 && k > 0 && n.is_multiple_of(8) && k.is_multiple_of(8),
             Layout::NT => {
