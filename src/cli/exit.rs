@@ -114,6 +114,7 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             Some(USAGE)
         }
         GenerateError::TooLong { .. }
+        | GenerateError::PrefixTooLong { .. }
         | GenerateError::PromptTooLong { .. }
         | GenerateError::EmptyPrompt { .. }
         | GenerateError::NoMask { .. }

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use kiln_data::PairTokenizers;
 use kiln_ranks::{Phase, Ranks};
 use kiln_train::device::DeviceChoice;
-use kiln_train::generate::{GenerateError, Hypothesis, Translator};
+use kiln_train::generate::{GenerateError, Hypothesis, TokenScore, Translator};
 use kiln_train::logging::print::results;
 use kiln_train::run::{TrainedModel, compare_use};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::config_args::{GenerateArgs, NoSetArgs};
 use super::error::Usage;
@@ -58,6 +59,14 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
 
+    /// Reads, behind a tab in each line, the words that its translation begins with
+    #[arg(long)]
+    target_prefix: bool,
+
+    /// Adds the log-probability of each token to every translation; needs --json
+    #[arg(long, requires = "json")]
+    token_scores: bool,
+
     #[command(flatten)]
     devices: DevicesArgs,
 }
@@ -101,8 +110,9 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     }
     compare_use(ranks, &run, &config, "the lines of rank 0")?;
     let (model, tokenizers) = run.translation(run.dtype_on(&device)?, &device)?;
-    let translator = Translator::new(&model, tokenizers.clone(), config)?;
-    let work = Work { translator, n_best: args.n_best, json: args.json, ranks };
+    let translator = Translator::new(&model, tokenizers.clone(), config)?.reading_prefixes(args.target_prefix);
+    let form = Form { json: args.json, reads_prefixes: args.target_prefix, tokenizers: &tokenizers };
+    let work = Work { translator, n_best: args.n_best, scores_tokens: args.token_scores, form, ranks };
     if !ranks.is_first() {
         work.serve()?;
         return ranks.finish();
@@ -127,7 +137,8 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
 struct Work<'a> {
     translator: Translator,
     n_best: Option<usize>,
-    json: bool,
+    scores_tokens: bool,
+    form: Form<'a>,
     ranks: &'a Ranks,
 }
 
@@ -163,49 +174,120 @@ impl Work<'_> {
         let own = self.own(lines, n_done).map_err(|error| numbered(error, n_done))?;
         let all = self.ranks.merge("sharing the translations", own)?;
         let shown = all.into_iter().zip(lines).zip(n_done + 1..);
-        Ok(shown.map(|((text, line), number)| text.unwrap_or_else(|| self.empty(number, line))).collect())
+        Ok(shown
+            .map(|((text, line), number)| text.unwrap_or_else(|| self.form.empty(number, line, self.n_best)))
+            .collect())
     }
 
     fn own(&self, lines: &[String], n_done: usize) -> Result<Vec<Option<String>>, GenerateError> {
         let (translator, part) = (&self.translator, self.ranks.part());
-        let numbered = || (n_done + 1..).zip(lines);
+        let numbered = (n_done + 1..).zip(lines);
         let Some(n_best) = self.n_best else {
-            let found = translator.translate_share(lines, n_done as u64, part)?;
-            let shown = found.into_iter().zip(numbered());
-            return Ok(shown.map(|(text, (number, line))| text.map(|text| self.one(number, line, &text))).collect());
+            let found = translator.tokens_share(lines, n_done as u64, part)?;
+            let scores = self.scores(lines, found.iter().map(|found| found.as_slice()))?;
+            let mut shown = Vec::with_capacity(lines.len());
+            for ((found, scores), (number, line)) in found.into_iter().zip(scores).zip(numbered) {
+                let one = |tokens: Vec<u32>| self.form.one(number, line, &tokens, scores.first());
+                shown.push(found.map(one).transpose()?);
+            }
+            return Ok(shown);
         };
         let found = translator.n_best(lines, n_best, part)?;
-        let shown = found.into_iter().zip(numbered());
-        Ok(shown.map(|(best, (number, line))| best.map(|best| self.several(number, line, &best))).collect())
+        let tokens: Vec<Vec<Vec<u32>>> =
+            found.iter().map(|best| best.iter().flatten().map(|one| one.tokens.clone()).collect()).collect();
+        let scores = self.scores(lines, tokens.iter().map(Vec::as_slice))?;
+        let mut shown = Vec::with_capacity(lines.len());
+        for ((best, scores), (number, line)) in found.into_iter().zip(scores).zip(numbered) {
+            shown.push(best.map(|best| self.form.several(number, line, &best, &scores)));
+        }
+        Ok(shown)
     }
 
-    /// What is printed for a translation of `line`.
-    fn one(&self, number: usize, line: &str, translation: &str) -> String {
-        match self.json {
-            true => format!("{}\n", json!({ "line": number, "source": line, "translation": translation })),
-            false => one_line(translation) + "\n",
+    /// Scores the tokens of each line's translations, if asked to.
+    fn scores<'t>(
+        &self,
+        lines: &[String],
+        translations: impl Iterator<Item = &'t [Vec<u32>]>,
+    ) -> Result<Vec<Scores>, GenerateError> {
+        if !self.scores_tokens {
+            return Ok(vec![Scores::new(); lines.len()]);
         }
+        let translations: Vec<&[Vec<u32>]> = translations.collect();
+        let repeated = lines.iter().zip(&translations).flat_map(|(line, found)| std::iter::repeat_n(line, found.len()));
+        let (repeated, flat): (Vec<&String>, Vec<Vec<u32>>) = (repeated.collect(), translations.concat());
+        let mut scores = self.translator.token_scores(&repeated, &flat)?.into_iter();
+        Ok(translations.iter().map(|found| scores.by_ref().take(found.len()).collect()).collect())
+    }
+}
+
+/// The scores of the tokens of each translation of a line; none if they are not printed.
+type Scores = Vec<Vec<TokenScore>>;
+
+/// How translations are printed.
+struct Form<'a> {
+    json: bool,
+    reads_prefixes: bool,
+    tokenizers: &'a PairTokenizers,
+}
+
+impl Form<'_> {
+    /// What is printed for a translation of `line`.
+    fn one(
+        &self,
+        number: usize,
+        line: &str,
+        tokens: &[u32],
+        scores: Option<&Vec<TokenScore>>,
+    ) -> Result<String, GenerateError> {
+        let translation = self.tokenizers.decode(tokens)?;
+        if !self.json {
+            return Ok(one_line(&translation) + "\n");
+        }
+        let mut object = self.object(number, line);
+        object.insert("translation".to_owned(), json!(translation));
+        object.extend(scores.map(|scores| (TOKEN_SCORES.to_owned(), in_pairs(scores))));
+        Ok(format!("{}\n", Value::Object(object)))
     }
 
     /// What is printed for the best translations of `line`.
-    fn several(&self, number: usize, line: &str, best: &[Hypothesis]) -> String {
+    fn several(&self, number: usize, line: &str, best: &[Hypothesis], scores: &Scores) -> String {
         if !self.json {
             return best.iter().map(|one| scored(number, one)).collect();
         }
-        let one = |Hypothesis { text, score, log_prob, n_tokens }: &Hypothesis| json!({ "text": text, "score": score, "log_prob": log_prob, "tokens": n_tokens });
-        let translations: Vec<Value> = best.iter().map(one).collect();
-        format!("{}\n", json!({ "line": number, "source": line, "translations": translations }))
+        let one = |(i, Hypothesis { text, score, log_prob, tokens }): (usize, &Hypothesis)| {
+            let mut one = json!({ "text": text, "score": score, "log_prob": log_prob, "tokens": tokens.len() });
+            scores.get(i).into_iter().for_each(|scores| one[TOKEN_SCORES] = in_pairs(scores));
+            one
+        };
+        let mut object = self.object(number, line);
+        object.insert("translations".to_owned(), best.iter().enumerate().map(one).collect());
+        format!("{}\n", Value::Object(object))
     }
 
     /// What is printed for a line of white space.
-    fn empty(&self, number: usize, line: &str) -> String {
-        let nothing = Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, n_tokens: 0 };
-        match (self.n_best, self.json) {
-            (None, _) => self.one(number, line, ""),
-            (Some(_), false) => self.several(number, line, &[nothing]),
-            (Some(_), true) => self.several(number, line, &[]),
+    fn empty(&self, number: usize, line: &str, n_best: Option<usize>) -> String {
+        let nothing = Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, tokens: Vec::new() };
+        match (n_best, self.json) {
+            (None, _) => self.one(number, line, &[], None).unwrap_or_default(),
+            (Some(_), false) => self.several(number, line, &[nothing], &Scores::new()),
+            (Some(_), true) => self.several(number, line, &[], &Scores::new()),
         }
     }
+
+    /// The fields of a line, without its translations.
+    fn object(&self, number: usize, line: &str) -> Map<String, Value> {
+        let (source, prefix) = line.split_once('\t').filter(|_| self.reads_prefixes).unwrap_or((line, ""));
+        let prefix = self.reads_prefixes.then(|| ("target_prefix".to_owned(), json!(prefix)));
+        let line = [("line".to_owned(), json!(number)), ("source".to_owned(), json!(source))];
+        line.into_iter().chain(prefix).collect()
+    }
+}
+
+/// The key of what `--token-scores` adds.
+const TOKEN_SCORES: &str = "token_scores";
+
+fn in_pairs(scores: &[TokenScore]) -> Value {
+    scores.iter().map(|TokenScore { token, log_prob }| json!([token, log_prob])).collect()
 }
 
 /// Formats a translation with the number of its line and its score.
@@ -227,7 +309,7 @@ mod tests {
 
     #[test]
     fn scores_stand_in_columns_and_line_breaks_do_not_break_lines() {
-        let hypothesis = Hypothesis { text: "a\nb".into(), score: -0.12345, log_prob: -1.0, n_tokens: 2 };
+        let hypothesis = Hypothesis { text: "a\nb".into(), score: -0.12345, log_prob: -1.0, tokens: vec![7, 8] };
         assert_eq!(scored(7, &hypothesis), "7\t-0.1235\ta b\n");
     }
 }

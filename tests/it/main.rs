@@ -44,4 +44,5 @@ mod tidy;
 mod together;
 mod tokenizer_settings;
 mod training;
+mod translations;
 mod weights_out_of_range;

@@ -14,6 +14,7 @@ mod modules;
 mod phrases;
 mod printing;
 mod scan;
+mod sentences;
 mod step_path;
 pub(crate) mod tree;
 
@@ -42,6 +43,7 @@ circle      modules that import each other                                 file 
 function    lines of a function over 80                                    parameters  parameters of a function over 8
 paragraph   lines of a function over 25 without a blank line               phrase      phrases of tidy/phrases.rs in a file
 measured    tuned constants of a kernel without the file of their measurement
+sentence    sentences of a document over 25 words
 print       printing outside the command line and the console              read        reads of tensors that no `host_sync::waiting` counts";
 
 /// The crates and their source folders.
@@ -75,6 +77,7 @@ fn what_breaks_a_rule_is_listed_and_only_becomes_less() {
             uncounted_reads(&sources),
             phrases::count(&sources),
             measured::count(&sources),
+            sentences::count(),
         ]
         .concat(),
     );

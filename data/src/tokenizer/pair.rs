@@ -189,6 +189,11 @@ impl PairTokenizers {
         self.target.id(token)
     }
 
+    /// Returns the spelling of a target id in the vocabulary, if it has one.
+    pub fn target_token(&self, id: u32) -> Option<String> {
+        self.target.tokenizer.id_to_token(id)
+    }
+
     /// Returns the special tokens that were appended because the loaded files lacked them.
     pub fn added_tokens(&self) -> &[String] {
         &self.added

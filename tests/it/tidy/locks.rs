@@ -17,8 +17,11 @@ fn the_outside_project_locks_every_dependency_of_our_crates() {
         let package = packages.iter().find(|package| package["name"] == *name).expect("the project takes this crate");
         let locked: Vec<&str> = package["dependencies"].as_array().expect("a list").iter().map(crate_name).collect();
 
-        let declared = manifest["dependencies"].as_table().expect("a table");
-        for (dependency, how) in declared {
+        // Those of one system, such as `[target.'cfg(unix)'.dependencies]`, are locked on every system.
+        let targets = manifest.get("target").and_then(Value::as_table).into_iter().flatten();
+        let of_targets = targets.filter_map(|(_, target)| target.get("dependencies")?.as_table());
+        let of_all = manifest["dependencies"].as_table().expect("a table");
+        for (dependency, how) in of_targets.chain([of_all]).flatten() {
             let optional = how.get("optional") == Some(&Value::Boolean(true));
             assert!(
                 optional || locked.contains(&dependency.as_str()),

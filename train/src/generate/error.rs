@@ -18,6 +18,19 @@ pub enum GenerateError {
         /// Positions of the model.
         limit: usize,
     },
+    /// The words that a translation begins with leave no room.
+    #[error(
+        "line {line}: its translation begins with {found} tokens, start token included, but the model has {limit} positions \
+         (model.max_positions): shorten what stands behind the tab"
+    )]
+    PrefixTooLong {
+        /// Line number, counted from 1.
+        line: usize,
+        /// Tokens in front of the first that is searched.
+        found: usize,
+        /// Positions of the model.
+        limit: usize,
+    },
     /// A prompt does not fit the model.
     #[error(
         "prompt {prompt} has {found} tokens, but the model has {limit} positions (model.max_positions), and the continuation \

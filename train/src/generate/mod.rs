@@ -18,6 +18,7 @@ pub mod sample;
 pub mod sequences;
 pub mod stop;
 mod text;
+mod token_scores;
 mod translator;
 
 pub use bans::Bans;
@@ -30,6 +31,7 @@ pub use greedy::greedy;
 pub(crate) use impression::impression;
 pub use sequences::{Begun, Sequences, Targets, Texts, TokenRules};
 pub use text::{Continuation, EndedBy, TextGenerator};
+pub use token_scores::TokenScore;
 pub use translator::{Hypothesis, Translator};
 
 use burn::tensor::Device;

@@ -149,12 +149,28 @@ impl<'a> Targets<'a> {
         special: SpecialIds,
         first: &[u32],
     ) -> Begun<Self> {
-        let memory = model.encode(sources.ids.clone(), sources.lengths.clone(), sources.batch_size(), None);
-        let device = sources.ids.device();
-        let mut targets = Self { model, cache: model.start(&memory), device: device.clone() };
+        let mut targets = Self::empty(model, sources);
+        let device = targets.device.clone();
         let mut read = |id: u32| targets.step(int_tensor(vec![id.cast_signed(); sources.batch_size()], &device));
         let logits = first.iter().fold(read(special.bos), |_, id| read(*id));
         Begun { sequences: targets, logits, limits: sources.limits.clone() }
+    }
+
+    /// [`Self::begin`] with the first tokens of each target, the start token included, which are as many for each. They take
+    /// positions of the model and are not part of the results.
+    pub fn begin_behind(model: &'a EncoderDecoder, sources: &SourceBatch, given: &[Vec<u32>]) -> Begun<Self> {
+        let mut targets = Self::empty(model, sources);
+        let n_first = given[0].len() as i32;
+        let ids = given.iter().flatten().map(|id| id.cast_signed()).collect();
+        let (ids, lengths) =
+            (int_tensor(ids, &targets.device), int_tensor(vec![n_first; given.len()], &targets.device));
+        let logits = model.prefill(ids, lengths, &mut targets.cache);
+        Begun { sequences: targets, logits, limits: sources.limits.clone() }
+    }
+
+    fn empty(model: &'a EncoderDecoder, sources: &SourceBatch) -> Self {
+        let memory = model.encode(sources.ids.clone(), sources.lengths.clone(), sources.batch_size(), None);
+        Self { model, cache: model.start(&memory), device: sources.ids.device() }
     }
 }
 

@@ -178,3 +178,27 @@ fn one_beam_is_greedy_whatever_the_batch_and_the_interval_of_looking() {
     }
     assert!(ended > 0, "some rows must end by themselves for this test to mean something");
 }
+
+/// Rows whose targets begin with some of their tokens.
+#[test]
+fn a_search_behind_a_prefix_finds_what_follows_it() {
+    let vocab_size = 6;
+    let mut n_given = 0;
+    for (seed, len) in (0..8).flat_map(|seed| [(seed, 1), (seed, 2), (seed, 4)]) {
+        let model = model(vocab_size, seed);
+        let batch = sources(&[3, 8, 5, 2, 7], &[12, 20, 7, 23, 9], vocab_size);
+        let rules = TokenRules::of(SPECIAL);
+        let whole = greedy(Targets::begin(&model, &batch, SPECIAL), &rules, 1).expect("an answer");
+        let given: Vec<_> = whole.iter().map(|row| [&[SPECIAL.bos], &row[..len.min(row.len())]].concat()).collect();
+        if given.iter().any(|row| row.len() <= len) {
+            continue;
+        }
+        let batch = SourceBatch { limits: batch.limits.iter().map(|limit| limit - len).collect(), ..batch };
+        let rest = greedy(Targets::begin_behind(&model, &batch, &given), &rules, 3).expect("an answer");
+        for (whole, rest) in whole.iter().zip(&rest) {
+            assert_eq!(&whole[len..], rest, "seed {seed}, {len} tokens");
+        }
+        n_given += len;
+    }
+    assert!(n_given > 10, "{n_given}");
+}

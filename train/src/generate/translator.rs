@@ -1,4 +1,8 @@
 //! Translates source lines in batches of similar length and returns target lines in the order of the sources.
+//!
+//! A line may say how its translation begins. The log-probabilities of the tokens come from [`super::token_scores`].
+
+use std::collections::BTreeMap;
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -10,6 +14,7 @@ use super::beam::{BeamConfig, Scored};
 use super::error::Interruption;
 use super::sample::{SampledRow, Sampling, sample};
 use super::sequences::{Begun, Targets, TokenRules};
+use super::token_scores::{TokenScore, score};
 use super::{GenerateError, beam_search, greedy, steps_per_sync};
 use crate::config::GenerateConfig;
 
@@ -20,10 +25,10 @@ pub struct Hypothesis {
     pub text: String,
     /// Log-probability divided by the length penalty, the rank of beams: higher is better.
     pub score: f64,
-    /// Sum of the log-probabilities of the tokens.
+    /// Sum of the log-probabilities of the tokens that were searched.
     pub log_prob: f64,
     /// Tokens, the end token not counted.
-    pub n_tokens: usize,
+    pub tokens: Vec<u32>,
 }
 
 /// Translates lines with a trained model.
@@ -33,6 +38,24 @@ pub struct Translator {
     tokenizers: PairTokenizers,
     config: GenerateConfig,
     device: Device,
+    /// Whether a tab in a line divides the source from the beginning of its translation.
+    reads_prefixes: bool,
+}
+
+/// A line to translate.
+struct Row {
+    /// Counted from 0.
+    number: usize,
+    source: SourceRow,
+    /// The tokens that the decoder reads before the first search: the start, the first tokens of every target, and the prefix.
+    given: Vec<u32>,
+}
+
+/// What a search found for a line.
+struct Found<T> {
+    found: T,
+    /// The tokens that the line's translation begins with.
+    prefix: Vec<u32>,
 }
 
 impl Translator {
@@ -56,7 +79,15 @@ impl Translator {
         }
         let device = model.devices().into_iter().next().expect("a model has parameters").inner();
         let batch_tokens = batching::size_for_pairs(&config, shape, &device);
-        Ok(Self { model: model.valid(), tokenizers, config: GenerateConfig { batch_tokens, ..config }, device })
+        let config = GenerateConfig { batch_tokens, ..config };
+        Ok(Self { model: model.valid(), tokenizers, config, device, reads_prefixes: false })
+    }
+
+    /// Lets a line have the words that its translation begins with, behind a tab. They count as tokens of the translation, and
+    /// searches go on behind them: scores and log-probabilities leave them out.
+    #[must_use]
+    pub fn reading_prefixes(self, reads_prefixes: bool) -> Self {
+        Self { reads_prefixes, ..self }
     }
 
     /// Returns one translation per line, in order: sampled, greedy if there is one beam, or the best of the beam search. A line
@@ -77,14 +108,26 @@ impl Translator {
         first_row: u64,
         share: Rank,
     ) -> Result<Vec<Option<String>>, GenerateError> {
+        let text = |ids: Option<Vec<u32>>| ids.map(|ids| self.tokenizers.decode(&ids)).transpose();
+        let found = self.tokens_share(lines, first_row, share)?;
+        Ok(found.into_iter().map(text).collect::<Result<_, _>>()?)
+    }
+
+    /// Does the same as [`Self::translate_share`], and returns the tokens of the translations, without end tokens.
+    pub fn tokens_share<S: AsRef<str>>(
+        &self,
+        lines: &[S],
+        first_row: u64,
+        share: Rank,
+    ) -> Result<Vec<Option<Vec<u32>>>, GenerateError> {
         if self.config.beam_size > 1 {
-            let best = |found: Vec<Hypothesis>| found.into_iter().next().map(|best| best.text);
+            let best = |found: Vec<Hypothesis>| found.into_iter().next().map(|best| best.tokens);
             return Ok(self.n_best(lines, 1, share)?.into_iter().map(|found| found.and_then(best)).collect());
         }
 
         let sampling = Sampling::from(&self.config);
         let chosen_on_host = !sampling.greedy || sampling.repetition_penalty != 1.0;
-        let decoded = self.decode(lines, share, |mut begun, rules, numbers| {
+        let decoded = self.decode(lines, share, |mut begun, rules, rows| {
             if self.config.force_end {
                 begun.limits.iter_mut().for_each(|limit| *limit = limit.saturating_sub(1).max(1));
             }
@@ -92,13 +135,12 @@ impl Translator {
                 return Ok(greedy(begun, rules, steps_per_sync(&self.device))?);
             }
             // As in transformers, the penalty on repetitions counts the start token and the tokens that a target begins with.
-            let begin = [&[self.tokenizers.special().bos], self.tokenizers.before_target()].concat();
-            let row = |number: &usize| SampledRow { stream: first_row + *number as u64, prompt: begin.clone() };
-            let rows: Vec<SampledRow> = numbers.iter().map(row).collect();
+            let row = |row: &&Row| SampledRow { stream: first_row + row.number as u64, prompt: row.given.clone() };
+            let rows: Vec<SampledRow> = rows.iter().map(row).collect();
             sample(begun, rules, &sampling, &rows, &mut |_, _| Ok(true))
         })?;
-        let text = |ids: Option<Vec<u32>>| ids.map(|ids| self.tokenizers.decode(&ids)).transpose();
-        Ok(decoded.into_iter().map(text).collect::<Result<_, _>>()?)
+        let whole = |Found { found, prefix }: Found<Vec<u32>>| [prefix, found].concat();
+        Ok(decoded.into_iter().map(|found| found.map(whole)).collect())
     }
 
     /// Returns up to `n_best` translations per line, best first, for one of several processes, which share the batches: `None`
@@ -115,62 +157,122 @@ impl Translator {
         let n_first = self.tokenizers.before_target().len();
         let config = BeamConfig { n_first, ..BeamConfig::new(&self.config, n_best) };
         let decoded = self.decode(lines, share, |begun, rules, _| Ok(beam_search(begun, rules, &config)?))?;
-        let hypothesis = |found: Scored| {
-            let text = self.tokenizers.decode(&found.tokens)?;
-            Ok(Hypothesis { text, score: found.score, log_prob: found.log_prob, n_tokens: found.tokens.len() })
+        let hypotheses = |Found { found, prefix }: Found<Vec<Scored>>| {
+            let hypothesis = |Scored { tokens, score, log_prob, .. }: Scored| {
+                let tokens = [prefix.clone(), tokens].concat();
+                Ok(Hypothesis { text: self.tokenizers.decode(&tokens)?, score, log_prob, tokens })
+            };
+            found.into_iter().map(hypothesis).collect::<Result<Vec<_>, GenerateError>>()
         };
-        let hypotheses = |found: Vec<Scored>| found.into_iter().map(hypothesis).collect::<Result<_, GenerateError>>();
         decoded.into_iter().map(|found| found.map(hypotheses).transpose()).collect()
     }
 
-    /// Runs `search` on batches of similar length, with the numbers of their lines. Returns the results in the order of
-    /// `lines`, `None` for empty lines and for the lines of other processes.
+    /// Returns the log-probability of every token of translations of `lines`, and then of the end token. Several translations of one
+    /// line repeat the line.
+    ///
+    /// # Errors
+    /// If a line is too long, or the device fails.
+    pub fn token_scores<S: AsRef<str>>(
+        &self,
+        lines: &[S],
+        translations: &[Vec<u32>],
+    ) -> Result<Vec<Vec<TokenScore>>, GenerateError> {
+        let lines: Vec<&str> = lines.iter().map(|line| self.parts(line.as_ref()).0).collect();
+        let sources = self.tokenizers.encode_sources(&lines)?;
+        score(&self.model, &self.tokenizers, &self.device, &self.rules()?.never, &sources, translations)
+    }
+
+    /// Returns the source of a line, and what its translation begins with.
+    fn parts<'l>(&self, line: &'l str) -> (&'l str, &'l str) {
+        line.split_once('\t').filter(|_| self.reads_prefixes).unwrap_or((line, ""))
+    }
+
+    fn rules(&self) -> Result<TokenRules, GenerateError> {
+        let rules = TokenRules::of(self.tokenizers.special()).with(self.config.special_tokens);
+        let mut rules = rules.banning(&self.config, |token| self.tokenizers.target_id(token))?;
+        let n_rows = self.model.config().target_vocab_size;
+        rules.never.extend(self.tokenizers.target_vocab_size() as u32..n_rows as u32); // embedding rows without a token
+        Ok(rules)
+    }
+
+    /// Tokenizes lines that are not empty.
+    fn rows<S: AsRef<str>>(&self, lines: &[S]) -> Result<Vec<Row>, GenerateError> {
+        let positions = self.model.config().max_positions;
+        let parts = lines.iter().map(|line| self.parts(line.as_ref())).enumerate();
+        let full: Vec<_> = parts.filter(|(_, (source, _))| !source.trim().is_empty()).collect();
+        let (sources, prefixes): (Vec<&str>, Vec<&str>) = full.iter().map(|(_, parts)| *parts).unzip();
+        let sources = self.tokenizers.encode_sources(&sources)?;
+        let targets = self.tokenizers.encode_targets(&prefixes)?;
+
+        let n_first = self.tokenizers.before_target().len();
+        let mut rows = Vec::with_capacity(full.len());
+        for ((ids, target), (number, _)) in sources.into_iter().zip(targets).zip(&full) {
+            let given: Vec<u32> = [self.tokenizers.special().bos].into_iter().chain(without_end(target)).collect();
+            let (line, found, limit) = (number + 1, ids.len(), positions);
+            if found > limit {
+                return Err(GenerateError::TooLong { line, found, limit });
+            }
+            if given.len() > limit {
+                return Err(GenerateError::PrefixTooLong { line, found: given.len(), limit });
+            }
+            let mut source = SourceRow::new(ids, &self.config, positions.saturating_sub(n_first).max(1));
+            source.limit = source.limit.saturating_sub(given.len() - 1 - n_first).max(1);
+            rows.push(Row { number: *number, source, given });
+        }
+        Ok(rows)
+    }
+
+    /// Divides rows into batches of similar sources, whose targets begin with as many tokens.
+    fn plan(&self, rows: &[Row]) -> Vec<Vec<usize>> {
+        let mut by_given: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        rows.iter().enumerate().for_each(|(i, row)| by_given.entry(row.given.len()).or_default().push(i));
+        let plan_of = |alike: &Vec<usize>| {
+            let lengths: Vec<usize> = alike.iter().map(|&row| rows[row].source.ids.len()).collect();
+            let batches = batching::plan(&lengths, &self.config).into_iter();
+            batches.map(|batch| batch.into_iter().map(|i| alike[i]).collect()).collect::<Vec<_>>()
+        };
+        by_given.values().flat_map(plan_of).collect()
+    }
+
+    /// Runs `search` on batches of similar length. Returns the results in the order of `lines`, `None` for empty lines and for the
+    /// lines of other processes.
     fn decode<S: AsRef<str>, T>(
         &self,
         lines: &[S],
         share: Rank,
-        search: impl Fn(Begun<Targets<'_>>, &TokenRules, &[usize]) -> Result<Vec<T>, Interruption>,
-    ) -> Result<Vec<Option<T>>, GenerateError> {
+        search: impl Fn(Begun<Targets<'_>>, &TokenRules, &[&Row]) -> Result<Vec<T>, Interruption>,
+    ) -> Result<Vec<Option<Found<T>>>, GenerateError> {
+        let rows = self.rows(lines)?;
+        let (rules, special, first) = (self.rules()?, self.tokenizers.special(), self.tokenizers.before_target());
         let limit = self.model.config().max_positions;
-        let first = self.tokenizers.before_target();
-        let (numbers, texts): (Vec<usize>, Vec<&str>) = lines
-            .iter()
-            .map(AsRef::as_ref)
-            .enumerate()
-            .filter(|(_, text): &(usize, &str)| !text.trim().is_empty())
-            .unzip();
+        let batches = self.plan(&rows);
 
-        let mut rows = Vec::with_capacity(texts.len());
-        for (ids, &number) in self.tokenizers.encode_sources(&texts)?.into_iter().zip(&numbers) {
-            if ids.len() > limit {
-                return Err(GenerateError::TooLong { line: number + 1, found: ids.len(), limit });
-            }
-            rows.push(SourceRow::new(ids, &self.config, limit.saturating_sub(first.len()).max(1)));
-        }
-
-        let mut results: Vec<Option<T>> = lines.iter().map(|_| None).collect();
-        let special = self.tokenizers.special();
-        let rules = TokenRules::of(special).with(self.config.special_tokens);
-        let mut rules = rules.banning(&self.config, |token| self.tokenizers.target_id(token))?;
-        let n_rows = self.model.config().target_vocab_size;
-        rules.never.extend(self.tokenizers.target_vocab_size() as u32..n_rows as u32); // embedding rows without a token
-
-        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
-        let batches = batching::plan(&lengths, &self.config);
+        let mut results: Vec<Option<Found<T>>> = lines.iter().map(|_| None).collect();
         for batch in batches.into_iter().skip(share.rank).step_by(share.world_size) {
-            let batch_rows: Vec<_> = batch.iter().map(|&row| &rows[row]).collect();
-            let batch_numbers: Vec<_> = batch.iter().map(|&row| numbers[row]).collect();
-            let sources = SourceBatch::new(&batch_rows, special.pad, limit, &self.device);
-            let source_len = batch_rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
+            let batch: Vec<&Row> = batch.iter().map(|&row| &rows[row]).collect();
+            let batch_sources: Vec<_> = batch.iter().map(|row| &row.source).collect();
+            let sources = SourceBatch::new(&batch_sources, special.pad, limit, &self.device);
+            let source_len = batch_sources.iter().map(|row| row.ids.len()).max().unwrap_or(0);
             // As in transformers, the start token and the tokens that a target begins with count as its own.
-            let given = [&[special.bos], first].concat();
-            let rules = rules.behind(|| vec![given; batch.len()]);
-            let found = search(Targets::begin_with(&self.model, &sources, special, first), &rules, &batch_numbers)
-                .map_err(|interruption| interruption.on_batch(batch.len(), source_len))?;
-            for (number, found) in batch_numbers.into_iter().zip(found) {
-                results[number] = Some(found);
+            let given: Vec<Vec<u32>> = batch.iter().map(|row| row.given.clone()).collect();
+            let begun = match given.iter().all(|row| row.len() == 1 + first.len()) {
+                true => Targets::begin_with(&self.model, &sources, special, first),
+                false => Targets::begin_behind(&self.model, &sources, &given),
+            };
+            let rules = rules.behind(|| given);
+            let found =
+                search(begun, &rules, &batch).map_err(|interruption| interruption.on_batch(batch.len(), source_len))?;
+            for (row, found) in batch.into_iter().zip(found) {
+                let prefix = row.given[1 + first.len()..].to_vec();
+                results[row.number] = Some(Found { found, prefix });
             }
         }
         Ok(results)
     }
+}
+
+/// Returns the tokens of a target without its end token.
+fn without_end(mut target: Vec<u32>) -> Vec<u32> {
+    target.pop();
+    target
 }
