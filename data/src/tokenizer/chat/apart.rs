@@ -122,6 +122,7 @@ mod unix {
                 libc::_exit(i32::from(!matches!(done, Ok(Ok(())))));
             }
         }
+
         if child < 0 {
             return Err(io::Error::last_os_error());
         }
