@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use kiln_data::{MixShares, TokenizerConfig};
+use kiln_data::{FilterConfig, MixShares, TokenizerConfig};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::task::{Reads, traits_of};
@@ -30,6 +30,9 @@ pub struct MixEntry {
     /// Pairs: put in front of every source text, with a space (`>>ita<<`). A trained vocabulary has a token for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
+    /// The source's own filter, in place of `data.filter`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<FilterConfig>,
 }
 
 /// Reads a list of files, or one file.
