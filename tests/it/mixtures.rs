@@ -82,6 +82,8 @@ fn the_quick_start_of_the_page_runs() {
         }
         if begins && words[0] == "train" {
             assert!(said.contains("trained on back ") && said.contains(" | news nll "), "{said}");
+            let line = said.lines().find(|line| line.starts_with("step 2/")).expect("a line of metrics");
+            assert!(line.contains(" | subtitles nll ") && line.contains(" | grad norm "), "{line}");
         }
     }
 
@@ -107,6 +109,7 @@ fn assert_sources_are_counted(place: &Workplace) {
             assert_eq!(total[what].as_u64(), Some(sum(&steps, name, what)), "{name} {what}");
         }
     }
+    assert_losses_are_by_source(&steps, &windows);
     let of_step =
         |step: &Value| ["news", "subtitles", "manuals", "back"].map(|name| step["sources"][name]["tokens"].as_u64());
     assert!(
@@ -114,6 +117,27 @@ fn assert_sources_are_counted(place: &Workplace) {
             .iter()
             .all(|step| of_step(step).into_iter().flatten().sum::<u64>() == step["tokens"].as_u64().expect("tokens"))
     );
+}
+
+/// The losses of the sources are parts of the loss of each step and window: its mean, weighted by their labels.
+#[track_caller]
+fn assert_losses_are_by_source(steps: &[Value], windows: &[Value]) {
+    assert!(!windows.is_empty());
+    for line in steps.iter().chain(windows) {
+        let sources = line["sources"].as_object().expect("sources");
+        let (mut sum, mut labels) = (0.0, 0);
+        for (name, source) in sources {
+            let nll = source["nll"].as_f64().unwrap_or_else(|| panic!("{name} has no loss: {line}"));
+            let of_source = source["labels"].as_u64().expect("labels");
+            assert!(nll > 0.0 && of_source > 0 && of_source < source["tokens"].as_u64().expect("tokens"), "{line}");
+            (sum, labels) = (sum + nll * of_source as f64, labels + of_source);
+        }
+        let all = line["nll"].as_f64().expect("a loss");
+        assert!((sum / labels as f64 - all).abs() < 1e-4 * all, "{line}");
+        if line["kind"] == "step" {
+            assert_eq!(Some(labels), line["target_tokens"].as_u64(), "{line}");
+        }
+    }
 }
 
 /// Validation, report and later commands know the sources.
@@ -130,6 +154,7 @@ fn assert_sources_are_measured(place: &Workplace) {
         place.read("report.html")
     };
     assert!(page.contains("trained on news"), "the report has a row per source");
+    assert!(page.contains("training nll of news, last (nats)") && page.contains("training nll of back"), "{page}");
 
     // It is scored on the text of its sources, with their tags; and other text takes the place of a mixture.
     let ran = place.run(&["evaluate", "runs/mix", "--device", "cpu"]).ok();

@@ -136,9 +136,12 @@ impl MixSource {
                 BatchLayout::Pairs => batch.source_lengths()[at] + batch.target_lengths()[at],
                 BatchLayout::Text => batch.lengths()[at],
             };
-            let count = &mut counts[self.origin(*number).0];
+            let part = self.origin(*number).0;
+            let count = &mut counts[part];
             *count = (count.0 + 1, count.1 + tokens as u64);
+            batch.row_sources.push(part as u16);
         }
+        batch.n_sources = self.mixed.len();
         let counts = self.mixed.iter().zip(counts).filter(|(_, (rows, _))| *rows > 0);
         batch.sources =
             counts.map(|(part, (rows, tokens))| SourceCount { name: part.name.clone(), rows, tokens }).collect();
