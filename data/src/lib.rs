@@ -72,7 +72,7 @@ pub use loader_config::LoaderConfig;
 pub use sampler::Order;
 pub use source::{
     BatchEstimate, BatchSource, BatchWorker, ChatSource, DirectSource, LabelledShape, LabelledSource, MixPart,
-    MixParts, MixShares, MixSource, MixedPart, PairSource, PreferenceSource, TextSource,
+    MixParts, MixShares, MixSource, MixedPart, PairSource, PreferenceSource, SharesFrom, TextSource,
 };
 pub use tokenizer::{
     ChatTemplate, DecodeStream, FolderTokenizer, LabelledEncoder, LabelledRow, M2m100Files, MarianFiles, MaskedEncoder,

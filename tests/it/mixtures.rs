@@ -10,8 +10,13 @@ const PAGE: &str = include_str!("../../docs/mixtures.md");
 
 /// The first block of code of the page that begins with this mark.
 fn block(mark: &str) -> &'static str {
-    let behind = PAGE.split_once(&format!("```{mark}\n")).expect("a block").1;
-    behind.split_once("```").expect("an end").0
+    blocks(mark).next().expect("a block")
+}
+
+/// The blocks of code of the page that begin with this mark.
+fn blocks(mark: &str) -> impl Iterator<Item = &'static str> {
+    let behind: Vec<_> = PAGE.split(&format!("```{mark}\n")).skip(1).collect();
+    behind.into_iter().map(|behind| behind.split_once("```").expect("an end").0)
 }
 
 fn pairs(first: usize, n: usize) -> String {
@@ -262,4 +267,62 @@ fn texts_and_conversations_are_mixed_too() {
         let (all, one) = (validation["nll"].as_f64(), validation["sources"]["large"].as_f64());
         assert!((all.expect("a loss") - one.expect("a loss")).abs() < 1e-5, "one source: {validation}");
     }
+}
+
+#[test]
+fn shares_change_after_their_steps_and_a_resumed_run_goes_on_with_them() {
+    let place = Workplace::new();
+    place.write("web.tsv", pairs(0, 120));
+    place.write("clean.tsv", pairs(300, 40));
+    let page = blocks("toml").nth(1).expect("the second block");
+    assert!(page.contains("10000") && page.contains("15000"), "{page}");
+    place.write("mix.toml", page.replace("10000", "4").replace("15000", "8"));
+    let begin = |run: &str, steps: &str, more: &[&str]| {
+        let keys = [
+            "--config",
+            "mix.toml",
+            "--run",
+            run,
+            "--set",
+            "tokenizer.vocab_size=400",
+            "--set",
+            "optim.warmup_steps=1",
+        ];
+        let ran = place.train(&[&keys[..], &["--set", &format!("train.steps={steps}")], more].concat()).ok();
+        assert!(ran.stderr.contains("mixture: after 4 steps web 75.0 %, clean 25.0 % of the pairs"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("mixture: after 8 steps web 0.0 %, clean 100.0 % of the pairs"), "{}", ran.stderr);
+    };
+    let accumulated = ["--set", "train.grad_accum_steps=2"];
+    begin("runs/whole", "12", &accumulated);
+    let steps = lines(&place, "runs/whole", "step");
+    let samples = |step: &Value| ["web", "clean"].map(|name| step["sources"][name]["samples"].as_u64().unwrap_or(0));
+    assert_eq!(steps.len(), 12);
+    for (step, [web, clean]) in (1..).zip(steps.iter().map(samples)) {
+        match step {
+            1..=4 => assert!(web > 0 && clean == 0, "step {step}: {web} and {clean}"),
+            5..=8 => assert!(web > clean, "step {step}: {web} and {clean}"),
+            _ => assert!(web == 0 && clean > 0, "step {step}: {web} and {clean}"),
+        }
+    }
+    assert!(steps[4..8].iter().any(|step| samples(step)[1] > 0), "{steps:?}");
+
+    // Stopped between two changes, and resumed with other workers.
+    begin("runs/parts", "6", &accumulated);
+    let resume = ["train", "--device", "cpu", "--run", "runs/parts", "--resume", "--set", "train.steps=12"];
+    place.run(&[&resume[..], &["--set", "loader.num_workers=3"]].concat()).ok();
+    let found: Vec<_> = lines(&place, "runs/parts", "step").iter().map(samples).collect();
+    assert_eq!(found, steps.iter().map(samples).collect::<Vec<_>>());
+
+    let config = place.read("runs/parts/config.toml");
+    assert!(config.contains("[8, 0.0]"), "{config}");
+    place.write("runs/parts/config.toml", config.replace("[8, 0.0]", "[9, 0.0]"));
+    let longer = ["train", "--device", "cpu", "--run", "runs/parts", "--resume", "--set", "train.steps=14"];
+    place.run(&longer).refused(2, &["data: contents ", "its mixture (data.mix)"]);
+
+    let bad = |from: &str, to: &str, wanted: &str| {
+        place.write("bad.toml", page.replacen(from, to, 1));
+        place.train(&["--config", "bad.toml", "--run", "runs/x"]).refused(2, &[wanted]);
+    };
+    bad("[0, 9.0]", "[5, 9.0]", "source \"web\" has a weight whose steps do not ascend from 0");
+    bad("[[0, 0.0], [10000, 1.0]]", "\"much\"", "weight is neither a number nor a list");
 }

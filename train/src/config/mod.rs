@@ -47,7 +47,7 @@ pub use length::MANY_EPOCHS;
 pub use length::Shortened;
 pub use loss_scale::LossScaleConfig;
 pub use machine::Machine;
-pub use mix::MixEntry;
+pub use mix::{MixEntry, MixWeight};
 pub use presets::Preset;
 pub use resolve::{Base, Chosen, ConfigError, Resolved, Sources, load, resolve};
 

@@ -245,6 +245,15 @@ fn measured(parts: MixParts, by_source: Vec<(String, Arc<dyn BatchSource>)>, con
 
 /// Describes each source in a sentence.
 fn described(mixed: &MixSource, unit: &str) -> Vec<String> {
+    let by_step = mixed.parts_by_step();
+    let later = by_step.iter().skip(1).map(|(step, parts)| {
+        let total: u64 = parts.iter().map(|part| part.rows_per_epoch).sum();
+        let share = |part: &kiln_data::MixedPart| {
+            format!("{} {:.1} %", part.name, 100.0 * part.rows_per_epoch as f64 / total as f64)
+        };
+        let shares: Vec<String> = parts.iter().map(share).collect();
+        format!("mixture: after {} steps {} of the {unit}s", thousands(*step as f64), shares.join(", "))
+    });
     let total: u64 = mixed.parts().iter().map(|part| part.rows_per_epoch).sum();
     let describe = |part: &kiln_data::MixedPart| {
         format!(
@@ -256,7 +265,7 @@ fn described(mixed: &MixSource, unit: &str) -> Vec<String> {
             part.passes_per_epoch()
         )
     };
-    mixed.parts().iter().map(describe).collect()
+    mixed.parts().iter().map(describe).chain(later).collect()
 }
 
 /// Refuses a tag that the vocabulary does not know, and notes one that it splits.
