@@ -1,6 +1,8 @@
 //! Mixtures of corpora: the quick start of the page, what a run says of its sources, and what is refused.
 
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -325,4 +327,26 @@ fn shares_change_after_their_steps_and_a_resumed_run_goes_on_with_them() {
     };
     bad("[0, 9.0]", "[5, 9.0]", "source \"web\" has a weight whose steps do not ascend from 0");
     bad("[[0, 0.0], [10000, 1.0]]", "\"much\"", "weight is neither a number nor a list");
+}
+
+/// The tables are written by `pyarrow`.
+#[test]
+fn parquet_and_arrow_are_sources_or_the_feature_is_named() {
+    let place = Workplace::new();
+    for file in ["rows.parquet", "rows.arrow"] {
+        let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/testdata").join(file);
+        fs::copy(table, place.path(file)).expect("readable");
+    }
+    place.write("rows.tsv", pairs(0, 150));
+    let source = |name: &str, file: &str| format!("[[data.mix]]\nname = \"{name}\"\ntrain = \"{file}\"\nweight = 1\n");
+    let sources = [("table", "rows.parquet"), ("arrow", "rows.arrow"), ("lines", "rows.tsv")];
+    place.write("mix.toml", sources.map(|(name, file)| source(name, file)).concat());
+    let ran = place.run(&["prepare", "--config", "mix.toml", "--cache", "cache", "--set", "tokenizer.vocab_size=320"]);
+    if cfg!(feature = "arrow") {
+        let said = ran.ok().stderr;
+        assert_eq!(said.matches("6 of 6 rows kept").count(), 2, "{said}");
+        assert!(said.contains("mixture: arrow is 33.3 % of the pairs: 54 per epoch of its 6, 9.00 passes"), "{said}");
+    } else {
+        ran.refused(3, &["rows.parquet", "--features arrow"]);
+    }
 }
