@@ -18,9 +18,12 @@ fn pair(i: usize) -> String {
     format!("the number {i} and more\til numero {i} e altro")
 }
 
+/// Rows that a key drops: their number, each of them, the key, and what it finds in the first.
+type Kind = (usize, fn(usize) -> String, &'static str, &'static str);
+
 /// 200 good pairs, with 44 others among them: `n` of the n-th kind. Returns the rows, and what the page's filter says of them.
 fn web() -> (String, Vec<String>) {
-    let kinds: [(usize, fn(usize) -> String, &str, &str); 8] = [
+    let kinds: [Kind; 8] = [
         (3, |i| format!("ok{i}\tsì{i}"), "min_length", "the source has 1 word: \"ok0\""),
         (2, |i| format!("{i}{}\tdue parole", " x".repeat(50)), "max_length", "the source has 51 words: \"0 x x "),
         (

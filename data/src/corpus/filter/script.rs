@@ -62,8 +62,10 @@ fn contains(ranges: &[(char, char)], letter: char) -> bool {
 /// Returns the characters of a script.
 fn class(name: &str) -> Option<ClassUnicode> {
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphabetic() || c == '_');
-    let parsed = is_name.then(|| regex_syntax::parse(&format!(r"\p{{script={name}}}")))?.ok()?;
-    match parsed.into_kind() {
+    if !is_name {
+        return None;
+    }
+    match regex_syntax::parse(&format!(r"\p{{script={name}}}")).ok()?.into_kind() {
         HirKind::Class(Class::Unicode(class)) => Some(class),
         _ => None,
     }
