@@ -124,6 +124,10 @@ pub struct HostBatch {
     pub rows: Vec<u32>,
     /// A mixture: what the batch has of each source.
     pub sources: Vec<SourceCount>,
+    /// A mixture: its number of sources. 0 without one.
+    pub n_sources: usize,
+    /// A mixture: the source of each row, by its number in the mixture.
+    pub row_sources: Vec<u16>,
     /// Where to continue after this batch. The loader sets it.
     pub next: Position,
 }
@@ -199,6 +203,8 @@ impl HostBatch {
         (self.source_tokens, self.target_tokens) = (0, 0);
         self.rows.clear();
         self.sources.clear();
+        self.row_sources.clear();
+        self.n_sources = 0;
         let places = self.widths().iter().sum::<usize>() * self.batch_size;
         self.ids.resize(places, fill);
     }
@@ -326,8 +332,9 @@ impl HostBatch {
         for (n, width) in widths.into_iter().enumerate() {
             ids.extend_from_slice(&self.part(n)[rows.start * width..rows.end * width]);
         }
-        let mut slice =
-            Self { ids, batch_size: rows.len(), rows: self.rows[rows].to_vec(), sources: Vec::new(), ..*self };
+        let row_sources = self.row_sources.get(rows.clone()).unwrap_or_default().to_vec();
+        let (batch_size, rows) = (rows.len(), self.rows[rows].to_vec());
+        let mut slice = Self { ids, batch_size, rows, row_sources, sources: Vec::new(), ..*self };
 
         let sum = |lengths: &[i32]| lengths.iter().map(|len| *len as u64).sum();
         (slice.source_tokens, slice.target_tokens) = match self.layout {

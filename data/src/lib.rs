@@ -59,9 +59,10 @@ pub use cache::{
     Prepared, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record, verify_record_of,
 };
 pub use corpus::{
-    BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, Example, Header,
-    LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, Packing, PairCorpus, Role, RowReader, RowReport,
-    Table, Task, TextConfig, TextCorpus, TextFormat, Unknown, check_layout, count_pairs, count_words, spelled_tokens,
+    BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, DroppedRows, Example,
+    FilterConfig, FilteredRows, Header, LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, LengthUnit,
+    Packing, PairCorpus, Role, RowFilter, RowReader, RowReport, Table, Task, TextConfig, TextCorpus, TextFormat,
+    Unknown, check_layout, count_pairs, count_words, spelled_tokens,
 };
 pub use error::{Error, Result, panic_text};
 pub use formats::{FileFormat, Split, find_files, records_of};
@@ -71,7 +72,7 @@ pub use loader_config::LoaderConfig;
 pub use sampler::Order;
 pub use source::{
     BatchEstimate, BatchSource, BatchWorker, ChatSource, DirectSource, LabelledShape, LabelledSource, MixPart,
-    MixParts, MixShares, MixSource, MixedPart, PairSource, PreferenceSource, TextSource,
+    MixParts, MixShares, MixSource, MixedPart, PairSource, PreferenceSource, SharesFrom, TextSource,
 };
 pub use tokenizer::{
     ChatTemplate, DecodeStream, FolderTokenizer, LabelledEncoder, LabelledRow, M2m100Files, MarianFiles, MaskedEncoder,

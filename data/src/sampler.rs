@@ -43,6 +43,14 @@ impl Order {
         Self::Shuffled { seed: u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")), epoch: pass }
     }
 
+    /// Returns the order of another epoch.
+    pub(crate) fn at_epoch(self, epoch: u64) -> Self {
+        match self {
+            Self::Sequential => self,
+            Self::Shuffled { seed, .. } => Self::Shuffled { seed, epoch },
+        }
+    }
+
     /// Returns the epoch; the order of the files is the same in all.
     pub(crate) fn epoch(self) -> u64 {
         match self {

@@ -120,7 +120,7 @@ impl ErrorDetector {
     ) -> (LossSums, Tensor<2>, Scores) {
         let (logits, scores) = self.corrected(batch, stream);
         let config = CrossEntropyConfig { label_smoothing: smoothing, ignore_index: NOT_COUNTED };
-        let CrossEntropy { loss_sum, nll_sum } = cross_entropy(logits.clone(), batch.labels.clone(), &config);
+        let CrossEntropy { loss_sum, nll_sum, .. } = cross_entropy(logits.clone(), batch.labels.clone(), &config);
 
         let counts = batch.labels.clone().not_equal_elem(NOT_COUNTED).float().cast(DType::F32);
         let wrong = is_wrong(batch);

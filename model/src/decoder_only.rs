@@ -14,7 +14,7 @@ use crate::init::{Init, Role};
 use crate::kv_cache::DecoderCache;
 use crate::learned_prompt::LearnedPrompt;
 use crate::linear::Linear;
-use crate::loss::{EvalSums, LossSums, TokenLoss};
+use crate::loss::{EvalSums, LossSums, RowSums, TokenLoss};
 use crate::norm::{Norm, normalized};
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
@@ -89,6 +89,18 @@ impl DecoderOnly {
         }
         let hidden = self.read(batch, stream);
         self.token_loss(label_smoothing).loss(hidden, self.projection(), batch.labels.clone())
+    }
+
+    /// [`Self::loss`] of a model without a head for classes, and its parts by rows.
+    pub fn loss_by_row(
+        &self,
+        batch: &TextBatch,
+        label_smoothing: f64,
+        stream: Option<&DropoutStream>,
+    ) -> (LossSums, RowSums) {
+        let hidden = self.read(batch, stream);
+        let loss = self.token_loss(label_smoothing);
+        loss.by_row(hidden, self.projection(), batch.labels.clone(), batch.batch_size, None)
     }
 
     /// [`Self::loss`] without dropout, and the number of labels that got the largest logit.

@@ -12,7 +12,7 @@ use crate::encoder::Encoder;
 use crate::init::{Init, Role};
 use crate::kv_cache::{DecoderCache, Memory};
 use crate::linear::Linear;
-use crate::loss::{EvalSums, LossSums, TokenLoss};
+use crate::loss::{EvalSums, LossSums, RowSums, TokenLoss};
 use crate::norm::{Norm, normalized};
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
@@ -91,6 +91,18 @@ impl EncoderDecoder {
     pub fn loss(&self, batch: &PairBatch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         let hidden = self.read(batch, stream);
         self.token_loss(label_smoothing).loss(self.head_input(hidden), self.projection(), batch.labels.clone())
+    }
+
+    /// [`Self::loss`], and its parts by rows.
+    pub fn loss_by_row(
+        &self,
+        batch: &PairBatch,
+        label_smoothing: f64,
+        stream: Option<&DropoutStream>,
+    ) -> (LossSums, RowSums) {
+        let hidden = self.head_input(self.read(batch, stream));
+        let loss = self.token_loss(label_smoothing);
+        loss.by_row(hidden, self.projection(), batch.labels.clone(), batch.batch_size, None)
     }
 
     /// [`Self::loss`] without dropout, and the number of labels that got the largest logit.

@@ -11,7 +11,7 @@ use crate::embedding::TokenEmbedding;
 use crate::encoder::Encoder;
 use crate::init::{Init, Role};
 use crate::linear::Linear;
-use crate::loss::{EvalSums, LossSums, TokenLoss};
+use crate::loss::{EvalSums, LossSums, RowSums, TokenLoss};
 use crate::norm::Norm;
 use crate::position::PositionEncoding;
 use crate::rows::Rows;
@@ -116,9 +116,25 @@ impl EncoderOnly {
         if let Some(logits) = self.class_logits(batch, stream) {
             return self.token_loss(label_smoothing).of_classes(logits, self.class_labels(batch));
         }
-        let (hidden, labels) = labelled(self.read(batch, stream), batch);
+        let (hidden, labels, _) = labelled(self.read(batch, stream), batch);
         let (hidden, projection) = self.head(hidden);
         self.token_loss(label_smoothing).loss(hidden, projection, labels)
+    }
+
+    /// [`Self::loss`] of masked tokens, and its parts by rows.
+    ///
+    /// # Panics
+    /// As [`Self::loss`].
+    pub fn loss_by_row(
+        &self,
+        batch: &TextBatch,
+        label_smoothing: f64,
+        stream: Option<&DropoutStream>,
+    ) -> (LossSums, RowSums) {
+        let (hidden, labels, places) = labelled(self.read(batch, stream), batch);
+        let (hidden, projection) = self.head(hidden);
+        let places = places.map(|places| (places, batch.seq_len));
+        self.token_loss(label_smoothing).by_row(hidden, projection, labels, batch.batch_size, places)
     }
 
     /// [`Self::loss`] without dropout, and the number of labels that got the largest logit.
@@ -129,7 +145,7 @@ impl EncoderOnly {
         if let Some(logits) = self.class_logits(batch, None) {
             return self.token_loss(label_smoothing).evaluate_classes(logits, self.class_labels(batch));
         }
-        let (hidden, labels) = labelled(self.read(batch, None), batch);
+        let (hidden, labels, _) = labelled(self.read(batch, None), batch);
         let (hidden, projection) = self.head(hidden);
         self.token_loss(label_smoothing).evaluate(hidden, projection, labels)
     }
@@ -278,14 +294,14 @@ fn first_hidden(hidden: Tensor<2>, batch_size: usize) -> Tensor<2> {
 ///
 /// # Shapes
 /// - `hidden`: `[B * T, D]`
-/// - result: `[m, D]`, `[m]`
-fn labelled(hidden: Tensor<2>, batch: &TextBatch) -> (Tensor<2>, Tensor<1, Int>) {
+/// - result: `[m, D]`, `[m]`, and the places `[m]` unless they are all
+fn labelled(hidden: Tensor<2>, batch: &TextBatch) -> (Tensor<2>, Tensor<1, Int>, Option<Tensor<1, Int>>) {
     let [n, _] = hidden.dims();
     match batch.max_labels.filter(|&most| most < n) {
-        None => (hidden, batch.labels.clone()),
+        None => (hidden, batch.labels.clone(), None),
         Some(most) => {
             let rows = labelled_rows(batch.labels.clone(), TextBatch::NOT_COUNTED, most.max(1));
-            (embedding(rows.clone(), hidden), batch.labels.clone().select(0, rows))
+            (embedding(rows.clone(), hidden), batch.labels.clone().select(0, rows.clone()), Some(rows))
         }
     }
 }

@@ -117,7 +117,7 @@ pub use kv_cache::{DecoderCache, Memory};
 pub use learned_prompt::{Insertion, LearnedPrompt, is_learned_prompt, prompt_of_tokens};
 pub use linear::{Adapter, Linear};
 pub use lora::{is_adapter, merge_adapters};
-pub use loss::{EvalSums, LossSums, PreferenceSums};
+pub use loss::{EvalSums, LossSums, PreferenceSums, RowSums};
 pub use named_tensor::{Elements, FloatType, LazyTensor, NamedTensor};
 pub use norm::Norm;
 pub use position::PositionEncoding;

@@ -1,6 +1,6 @@
 //! The training loss.
 
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::{Bool, DType, Int, Tensor};
 use kiln_kernels::{
     CrossEntropy, CrossEntropyConfig, Projection, cross_entropy, linear_cross_entropy, row_argmax, row_losses, row_sums,
 };
@@ -17,6 +17,15 @@ pub struct LossSums {
     pub nll_sum: Tensor<1>,
     /// Labels that count, `[1]`, f32, outside the graph. It stays on the device, since masking the input of an encoder-only
     /// model happens there too.
+    pub n_labels: Tensor<1>,
+}
+
+/// The parts of [`LossSums`] that each row of a batch has, outside the graph.
+#[derive(Debug, Clone)]
+pub struct RowSums {
+    /// Negative log-likelihood of the row's labels in nats, `[B]`, f32.
+    pub nll: Tensor<1>,
+    /// Labels that count, `[B]`, f32.
     pub n_labels: Tensor<1>,
 }
 
@@ -60,10 +69,46 @@ impl TokenLoss<'_> {
     /// - `hidden`: `[M, D]`
     /// - `labels`: `[M]`
     pub(crate) fn loss(&self, hidden: Tensor<2>, projection: Projection, labels: Tensor<1, Int>) -> LossSums {
+        self.with_nll(hidden, projection, labels).0
+    }
+
+    /// [`Self::loss`], and the losses themselves, from which the negative log-likelihood of each label can be had.
+    fn with_nll(&self, hidden: Tensor<2>, projection: Projection, labels: Tensor<1, Int>) -> (LossSums, CrossEntropy) {
         let n_labels = self.n_labels(&labels);
         let chunk_rows = self.config.logits_chunk(labels.dims()[0]);
         let sums = linear_cross_entropy(hidden, projection, labels, &self.cross_entropy_config(), chunk_rows);
-        LossSums { loss_sum: sums.loss_sum, nll_sum: sums.nll_sum, n_labels }
+        (LossSums { loss_sum: sums.loss_sum.clone(), nll_sum: sums.nll_sum.clone(), n_labels }, sums)
+    }
+
+    /// [`Self::loss`], and its parts by the `batch_size` rows of the batch. Label i belongs to row `i * B / M`; or, if only some places of
+    /// the batch are read, label i stands at place `places[i]`, and places of one row are `row_len` apart at most.
+    ///
+    /// # Shapes
+    /// As [`Self::loss`]
+    /// - `places`: `[M]`
+    pub(crate) fn by_row(
+        &self,
+        hidden: Tensor<2>,
+        projection: Projection,
+        labels: Tensor<1, Int>,
+        batch_size: usize,
+        places: Option<(Tensor<1, Int>, usize)>,
+    ) -> (LossSums, RowSums) {
+        let [m] = labels.dims();
+        let is_counted = labels.clone().not_equal_elem(self.ignored).float().cast(DType::F32);
+        let (sums, losses) = self.with_nll(hidden, projection, labels);
+        let nll = losses.nll_of_rows();
+        let of_rows = |of_labels: Tensor<1>| match &places {
+            None => row_sums(of_labels.reshape([batch_size, m / batch_size])),
+            Some((places, row_len)) => {
+                let rows = places.clone().div_scalar(*row_len as i64).reshape([1, m]).expand([batch_size, m]);
+                let number = Tensor::<1, Int>::arange(0..batch_size as i64, (&rows.device(), rows.dtype()));
+                let is_of_row = rows.equal(number.reshape([batch_size, 1]).expand([batch_size, m]));
+                row_sums(is_of_row.float().cast(DType::F32) * of_labels.reshape([1, m]))
+            }
+        };
+        let rows = RowSums { nll: of_rows(nll), n_labels: of_rows(is_counted) };
+        (sums, rows)
     }
 
     /// Returns the negative log-likelihood of each label, and 0 for those that do not count.
@@ -94,7 +139,7 @@ impl TokenLoss<'_> {
             let guesses = row_argmax(logits.clone()).cast(labels.dtype());
             let is_counted = labels.clone().not_equal_elem(self.ignored);
             let n_correct = count(guesses.equal(labels.clone()).bool_and(is_counted));
-            let CrossEntropy { loss_sum, nll_sum } = cross_entropy(logits, labels, &self.cross_entropy_config());
+            let CrossEntropy { loss_sum, nll_sum, .. } = cross_entropy(logits, labels, &self.cross_entropy_config());
             (loss_sum, nll_sum, n_correct)
         });
         let sums = chunks.reduce(|a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2));
@@ -109,7 +154,7 @@ impl TokenLoss<'_> {
     /// - `labels`: `[M]`
     pub(crate) fn of_classes(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> LossSums {
         let n_labels = self.n_labels(&labels);
-        let CrossEntropy { loss_sum, nll_sum } = cross_entropy(logits, labels, &self.cross_entropy_config());
+        let CrossEntropy { loss_sum, nll_sum, .. } = cross_entropy(logits, labels, &self.cross_entropy_config());
         LossSums { loss_sum, nll_sum, n_labels }
     }
 

@@ -10,7 +10,7 @@ use crate::config::{Architecture, TransformerConfig};
 use crate::decoder_only::DecoderOnly;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::encoder_only::EncoderOnly;
-use crate::loss::{EvalSums, LossSums, PreferenceSums};
+use crate::loss::{EvalSums, LossSums, PreferenceSums, RowSums};
 
 /// A model of any architecture. The enum adds nothing to the parameter paths of the model.
 #[derive(Debug, Clone)]
@@ -96,6 +96,26 @@ impl Transformer {
             (Self::EncoderOnly(model), Batch::Text(batch)) => model.loss(batch, label_smoothing, stream),
             _ => self.refuse(batch),
         }
+    }
+
+    /// [`Self::loss`], and its parts by the rows of the batch; None for classes and preferences.
+    ///
+    /// # Panics
+    /// As [`Self::loss`].
+    pub fn loss_by_row(
+        &self,
+        batch: &Batch,
+        label_smoothing: f64,
+        stream: Option<&DropoutStream>,
+    ) -> Option<(LossSums, RowSums)> {
+        let has_classes = self.config().has_classes();
+        Some(match (self, batch) {
+            (_, Batch::Text(batch)) if has_classes || batch.preference.is_some() => return None,
+            (Self::EncoderDecoder(model), Batch::Pairs(batch)) => model.loss_by_row(batch, label_smoothing, stream),
+            (Self::DecoderOnly(model), Batch::Text(batch)) => model.loss_by_row(batch, label_smoothing, stream),
+            (Self::EncoderOnly(model), Batch::Text(batch)) => model.loss_by_row(batch, label_smoothing, stream),
+            _ => self.refuse(batch),
+        })
     }
 
     /// Returns what [`DecoderOnly::prefer`] does, without dropout; None if the batch has no preferences.

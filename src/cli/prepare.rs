@@ -79,7 +79,7 @@ fn refuse_cache_of_another(dir: &Path, config: &Config) -> Result<()> {
     let Ok(run) = Config::read(&dir.join(RUN_CONFIG_FILE)) else { return Ok(()) };
     let text_of = |config: &Config| {
         let Config { data, tokenizer, .. } = config;
-        (data.train.clone(), data.valid.clone(), data.mix.clone(), tokenizer.clone())
+        (data.train.clone(), data.valid.clone(), data.mix.clone(), data.filter.clone(), tokenizer.clone())
     };
     if text_of(&run) == text_of(config) {
         return Ok(());

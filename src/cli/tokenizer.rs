@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kiln_data::{Example, PairCorpus, PairTokenizers, TextCorpus, TextTokenizer};
+use kiln_data::{CorpusConfig, Example, PairCorpus, PairTokenizers, TextConfig, TextCorpus, TextTokenizer};
 use kiln_train::config::Config;
 use kiln_train::config::task::{Reads, TASKS, traits_of};
 use kiln_train::dataset::{check_rows, pairs, text};
@@ -61,7 +61,8 @@ pub(super) fn run(args: Args) -> Result<()> {
 }
 
 fn of_pairs(config: &Config, out: Option<&Path>) -> Result<()> {
-    let corpus = PairCorpus::open(&config.data.train_files(), &config.data.corpus)?;
+    let read_as = CorpusConfig { filter: config.train_filter()?, ..config.data.corpus.clone() };
+    let corpus = PairCorpus::open(&config.data.train_files(), &read_as)?;
     corpus.notes().iter().for_each(|line| stderr_line!("{line}"));
     let tokenizers = match out {
         Some(out) => {
@@ -78,7 +79,8 @@ fn of_pairs(config: &Config, out: Option<&Path>) -> Result<()> {
 }
 
 fn of_text(config: &Config, out: Option<&Path>) -> Result<()> {
-    let corpus = TextCorpus::open(&config.data.train_files(), &config.data.text)?;
+    let read_as = TextConfig { filter: config.train_filter()?, ..config.data.text.clone() };
+    let corpus = TextCorpus::open(&config.data.train_files(), &read_as)?;
     corpus.notes().iter().for_each(|line| stderr_line!("{line}"));
     let tokenizer = match out {
         Some(out) => text::load_or_train(&config.tokenizer, &corpus, out, &mut |line| stderr_line!("{line}"))?,

@@ -1,6 +1,8 @@
 //! Mixtures of corpora: the quick start of the page, what a run says of its sources, and what is refused.
 
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -10,8 +12,13 @@ const PAGE: &str = include_str!("../../docs/mixtures.md");
 
 /// The first block of code of the page that begins with this mark.
 fn block(mark: &str) -> &'static str {
-    let behind = PAGE.split_once(&format!("```{mark}\n")).expect("a block").1;
-    behind.split_once("```").expect("an end").0
+    blocks(mark).next().expect("a block")
+}
+
+/// The blocks of code of the page that begin with this mark.
+fn blocks(mark: &str) -> impl Iterator<Item = &'static str> {
+    let behind: Vec<_> = PAGE.split(&format!("```{mark}\n")).skip(1).collect();
+    behind.into_iter().map(|behind| behind.split_once("```").expect("an end").0)
 }
 
 fn pairs(first: usize, n: usize) -> String {
@@ -82,6 +89,8 @@ fn the_quick_start_of_the_page_runs() {
         }
         if begins && words[0] == "train" {
             assert!(said.contains("trained on back ") && said.contains(" | news nll "), "{said}");
+            let line = said.lines().find(|line| line.starts_with("step 2/")).expect("a line of metrics");
+            assert!(line.contains(" | subtitles nll ") && line.contains(" | grad norm "), "{line}");
         }
     }
 
@@ -107,6 +116,7 @@ fn assert_sources_are_counted(place: &Workplace) {
             assert_eq!(total[what].as_u64(), Some(sum(&steps, name, what)), "{name} {what}");
         }
     }
+    assert_losses_are_by_source(&steps, &windows);
     let of_step =
         |step: &Value| ["news", "subtitles", "manuals", "back"].map(|name| step["sources"][name]["tokens"].as_u64());
     assert!(
@@ -114,6 +124,27 @@ fn assert_sources_are_counted(place: &Workplace) {
             .iter()
             .all(|step| of_step(step).into_iter().flatten().sum::<u64>() == step["tokens"].as_u64().expect("tokens"))
     );
+}
+
+/// The losses of the sources are parts of the loss of each step and window: its mean, weighted by their labels.
+#[track_caller]
+fn assert_losses_are_by_source(steps: &[Value], windows: &[Value]) {
+    assert!(!windows.is_empty());
+    for line in steps.iter().chain(windows) {
+        let sources = line["sources"].as_object().expect("sources");
+        let (mut sum, mut labels) = (0.0, 0);
+        for (name, source) in sources {
+            let nll = source["nll"].as_f64().unwrap_or_else(|| panic!("{name} has no loss: {line}"));
+            let of_source = source["labels"].as_u64().expect("labels");
+            assert!(nll > 0.0 && of_source > 0 && of_source < source["tokens"].as_u64().expect("tokens"), "{line}");
+            (sum, labels) = (sum + nll * of_source as f64, labels + of_source);
+        }
+        let all = line["nll"].as_f64().expect("a loss");
+        assert!((sum / labels as f64 - all).abs() < 1e-4 * all, "{line}");
+        if line["kind"] == "step" {
+            assert_eq!(Some(labels), line["target_tokens"].as_u64(), "{line}");
+        }
+    }
 }
 
 /// Validation, report and later commands know the sources.
@@ -130,6 +161,7 @@ fn assert_sources_are_measured(place: &Workplace) {
         place.read("report.html")
     };
     assert!(page.contains("trained on news"), "the report has a row per source");
+    assert!(page.contains("training nll of news, last (nats)") && page.contains("training nll of back"), "{page}");
 
     // It is scored on the text of its sources, with their tags; and other text takes the place of a mixture.
     let ran = place.run(&["evaluate", "runs/mix", "--device", "cpu"]).ok();
@@ -236,5 +268,85 @@ fn texts_and_conversations_are_mixed_too() {
         let validation = lines(&place, run, "validation").pop().expect("a validation");
         let (all, one) = (validation["nll"].as_f64(), validation["sources"]["large"].as_f64());
         assert!((all.expect("a loss") - one.expect("a loss")).abs() < 1e-5, "one source: {validation}");
+    }
+}
+
+#[test]
+fn shares_change_after_their_steps_and_a_resumed_run_goes_on_with_them() {
+    let place = Workplace::new();
+    place.write("web.tsv", pairs(0, 120));
+    place.write("clean.tsv", pairs(300, 40));
+    let page = blocks("toml").nth(1).expect("the second block");
+    assert!(page.contains("10000") && page.contains("15000"), "{page}");
+    place.write("mix.toml", page.replace("10000", "4").replace("15000", "8"));
+    let begin = |run: &str, steps: &str, more: &[&str]| {
+        let keys = [
+            "--config",
+            "mix.toml",
+            "--run",
+            run,
+            "--set",
+            "tokenizer.vocab_size=400",
+            "--set",
+            "optim.warmup_steps=1",
+        ];
+        let ran = place.train(&[&keys[..], &["--set", &format!("train.steps={steps}")], more].concat()).ok();
+        assert!(ran.stderr.contains("mixture: after 4 steps web 75.0 %, clean 25.0 % of the pairs"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("mixture: after 8 steps web 0.0 %, clean 100.0 % of the pairs"), "{}", ran.stderr);
+    };
+    let accumulated = ["--set", "train.grad_accum_steps=2"];
+    begin("runs/whole", "12", &accumulated);
+    let steps = lines(&place, "runs/whole", "step");
+    let samples = |step: &Value| ["web", "clean"].map(|name| step["sources"][name]["samples"].as_u64().unwrap_or(0));
+    assert_eq!(steps.len(), 12);
+    for (step, [web, clean]) in (1..).zip(steps.iter().map(samples)) {
+        match step {
+            1..=4 => assert!(web > 0 && clean == 0, "step {step}: {web} and {clean}"),
+            5..=8 => assert!(web > clean, "step {step}: {web} and {clean}"),
+            _ => assert!(web == 0 && clean > 0, "step {step}: {web} and {clean}"),
+        }
+    }
+    assert!(steps[4..8].iter().any(|step| samples(step)[1] > 0), "{steps:?}");
+
+    // Stopped between two changes, and resumed with other workers.
+    begin("runs/parts", "6", &accumulated);
+    let resume = ["train", "--device", "cpu", "--run", "runs/parts", "--resume", "--set", "train.steps=12"];
+    place.run(&[&resume[..], &["--set", "loader.num_workers=3"]].concat()).ok();
+    let found: Vec<_> = lines(&place, "runs/parts", "step").iter().map(samples).collect();
+    assert_eq!(found, steps.iter().map(samples).collect::<Vec<_>>());
+
+    let config = place.read("runs/parts/config.toml");
+    assert!(config.contains("[8, 0.0]"), "{config}");
+    place.write("runs/parts/config.toml", config.replace("[8, 0.0]", "[9, 0.0]"));
+    let longer = ["train", "--device", "cpu", "--run", "runs/parts", "--resume", "--set", "train.steps=14"];
+    place.run(&longer).refused(2, &["data: contents ", "its mixture (data.mix)"]);
+
+    let bad = |from: &str, to: &str, wanted: &str| {
+        place.write("bad.toml", page.replacen(from, to, 1));
+        place.train(&["--config", "bad.toml", "--run", "runs/x"]).refused(2, &[wanted]);
+    };
+    bad("[0, 9.0]", "[5, 9.0]", "source \"web\" has a weight whose steps do not ascend from 0");
+    bad("[[0, 0.0], [10000, 1.0]]", "\"much\"", "weight is neither a number nor a list");
+}
+
+/// The tables are written by `pyarrow`.
+#[test]
+fn parquet_and_arrow_are_sources_or_the_feature_is_named() {
+    let place = Workplace::new();
+    for file in ["rows.parquet", "rows.arrow"] {
+        let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/testdata").join(file);
+        fs::copy(table, place.path(file)).expect("readable");
+    }
+    place.write("rows.tsv", pairs(0, 150));
+    let source = |name: &str, file: &str| format!("[[data.mix]]\nname = \"{name}\"\ntrain = \"{file}\"\nweight = 1\n");
+    let sources = [("table", "rows.parquet"), ("arrow", "rows.arrow"), ("lines", "rows.tsv")];
+    place.write("mix.toml", sources.map(|(name, file)| source(name, file)).concat());
+    let ran = place.run(&["prepare", "--config", "mix.toml", "--cache", "cache", "--set", "tokenizer.vocab_size=320"]);
+    if cfg!(feature = "arrow") {
+        let said = ran.ok().stderr;
+        assert_eq!(said.matches("6 of 6 rows kept").count(), 2, "{said}");
+        assert!(said.contains("mixture: arrow is 33.3 % of the pairs: 54 per epoch of its 6, 9.00 passes"), "{said}");
+    } else {
+        ran.refused(3, &["rows.parquet", "--features arrow"]);
     }
 }

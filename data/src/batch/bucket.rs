@@ -11,6 +11,7 @@
 //! position in the data is plain arithmetic.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::plan::EpochPlan;
 use crate::error::{Error, Result};
@@ -19,17 +20,17 @@ use crate::loader_config::LoaderConfig;
 use crate::sampler::{Order, ShuffleOf};
 
 /// The buckets of a data set. They distribute the rows of each epoch into batches.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Buckets {
     /// From narrow to wide.
     buckets: Vec<Bucket>,
     /// Bucket of each row.
-    of_row: Vec<u16>,
+    of_row: Arc<[u16]>,
     /// Non-padding tokens of both sides.
     tokens: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Bucket {
     /// Shape of a full batch.
     shape: Shape,
@@ -167,7 +168,7 @@ impl Buckets {
 
     /// Makes one bucket of `n_rows` rows, all of which have the lengths of `shape`, the shape of a full batch.
     pub(crate) fn of_one_shape(shape: Shape, n_rows: usize) -> Self {
-        Self { buckets: vec![Bucket { shape, rows: n_rows, wider: None }], of_row: vec![0; n_rows], tokens: 0 }
+        Self { buckets: vec![Bucket { shape, rows: n_rows, wider: None }], of_row: vec![0; n_rows].into(), tokens: 0 }
     }
 
     /// Lets an epoch have so many rows of each bucket, with so many non-padding tokens, instead of every row once.

@@ -17,6 +17,8 @@ pub struct EpochPlan {
     documents: Option<DocumentOrder>,
     /// A mixture of packed texts: where its rows come from.
     mixed: MixedRows,
+    /// The first batches of parts that stay in order, except the first part's.
+    borders: Vec<usize>,
 }
 
 /// The rows of an epoch that mixes packed texts. A row number of the plan is an index into them.
@@ -54,7 +56,8 @@ struct PlannedBatch {
 impl EpochPlan {
     /// Returns a plan without batches, with room for `n_rows` rows.
     pub fn with_capacity(n_rows: usize) -> Self {
-        Self { rows: Vec::with_capacity(n_rows), batches: Vec::new(), documents: None, mixed: MixedRows::default() }
+        let (rows, mixed) = (Vec::with_capacity(n_rows), MixedRows::default());
+        Self { rows, batches: Vec::new(), documents: None, mixed, borders: Vec::new() }
     }
 
     /// Plans packed text: every batch has `shape`, and the last one has the remaining rows.
@@ -64,7 +67,7 @@ impl EpochPlan {
             PlannedBatch { shape: Shape { batch_size: rows.len(), ..shape }, rows }
         };
         let batches = (0..rows.len()).step_by(shape.batch_size).map(batch).collect();
-        Self { rows, batches, documents: Some(documents), mixed: MixedRows::default() }
+        Self { rows, batches, documents: Some(documents), mixed: MixedRows::default(), borders: Vec::new() }
     }
 
     /// Returns the plan with the origin of its rows.
@@ -77,6 +80,22 @@ impl EpochPlan {
         let start = self.rows.len();
         self.rows.extend_from_slice(rows);
         self.batches.push(PlannedBatch { rows: start..self.rows.len(), shape });
+    }
+
+    /// Adds some batches of another plan as a part of their own. No batch leaves its part.
+    pub(crate) fn append(&mut self, other: Self, batches: Range<usize>) {
+        if !self.batches.is_empty() {
+            self.borders.push(self.batches.len());
+        }
+        let Self { rows, batches: of_other, mixed, .. } = other;
+        let (first_row, first_pass) = (self.mixed.rows.len() as u32, self.mixed.passes.len() as u32);
+        let is_mixed = !mixed.rows.is_empty();
+        self.mixed.passes.extend(mixed.passes);
+        self.mixed.rows.extend(mixed.rows.into_iter().map(|(pass, row)| (first_pass + pass, row)));
+        for batch in &of_other[batches] {
+            let rows = rows[batch.rows.clone()].iter().map(|row| if is_mixed { first_row + row } else { *row });
+            self.push(&rows.collect::<Vec<_>>(), batch.shape);
+        }
     }
 
     /// Puts the batches into an order.
@@ -93,32 +112,15 @@ impl EpochPlan {
         if size <= 1 || order == Order::Sequential {
             return;
         }
-
-        // Groups of one shape, and what is left of each shape.
-        let mut open = BTreeMap::<Shape, Vec<PlannedBatch>>::new();
-        let mut groups = Vec::new();
-        for batch in std::mem::take(&mut self.batches) {
-            let group = open.entry(batch.shape).or_default();
-            group.push(batch);
-            if group.len() == size {
-                groups.push(std::mem::take(group));
-            }
+        let mut later = std::mem::take(&mut self.batches);
+        let mut first = 0;
+        for end in self.borders.iter().copied().chain([later.len()]).collect::<Vec<_>>() {
+            let rest = later.split_off(end - first);
+            // The groups go on over the borders.
+            let own_head = (head as i128 - first as i128).rem_euclid(size as i128) as usize;
+            self.batches.extend(grouped(later, size, own_head, order));
+            (later, first) = (rest, end);
         }
-        let mut left: Vec<_> = open.into_values().flatten().collect();
-
-        while left.len() < head
-            && let Some(group) = groups.pop()
-        {
-            left.extend(group);
-        }
-        let mut rest = left.split_off(head.min(left.len()));
-        let tail = rest.split_off(rest.len() - rest.len() % size);
-        groups.extend(rest.chunks(size).map(<[_]>::to_vec));
-        order.apply(&mut groups, ShuffleOf::Groups);
-
-        self.batches = left;
-        self.batches.extend(groups.into_iter().flatten());
-        self.batches.extend(tail);
     }
 
     /// Returns the number of batches of the epoch.
@@ -144,6 +146,35 @@ impl EpochPlan {
     pub(crate) fn mixed(&self) -> &MixedRows {
         &self.mixed
     }
+}
+
+/// Orders the batches of a part, see [`EpochPlan::group_shapes`].
+fn grouped(batches: Vec<PlannedBatch>, size: usize, head: usize, order: Order) -> Vec<PlannedBatch> {
+    // Groups of one shape, and what is left of each shape.
+    let mut open = BTreeMap::<Shape, Vec<PlannedBatch>>::new();
+    let mut groups = Vec::new();
+    for batch in batches {
+        let group = open.entry(batch.shape).or_default();
+        group.push(batch);
+        if group.len() == size {
+            groups.push(std::mem::take(group));
+        }
+    }
+    let mut left: Vec<_> = open.into_values().flatten().collect();
+
+    while left.len() < head
+        && let Some(group) = groups.pop()
+    {
+        left.extend(group);
+    }
+    let mut rest = left.split_off(head.min(left.len()));
+    let tail = rest.split_off(rest.len() - rest.len() % size);
+    groups.extend(rest.chunks(size).map(<[_]>::to_vec));
+    order.apply(&mut groups, ShuffleOf::Groups);
+
+    left.extend(groups.into_iter().flatten());
+    left.extend(tail);
+    left
 }
 
 #[cfg(test)]

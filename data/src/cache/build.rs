@@ -49,6 +49,7 @@ pub fn prepare_pairs(
 
     let parser = RowParser::new(corpus.config());
     let write = |writer: &mut Writer, narrow: bool| {
+        writer.watch_repeated(corpus.config().filter.as_deref());
         for_each_block(
             corpus.blocks(),
             num_threads,
@@ -82,6 +83,7 @@ pub fn prepare_text(
     };
 
     let write = |writer: &mut Writer, narrow: bool| {
+        writer.watch_repeated(corpus.config().filter.as_deref());
         for_each_block(
             corpus.blocks(),
             num_threads,
@@ -124,6 +126,7 @@ pub fn prepare_chat(
     let splits = corpus.config().split_special_tokens;
     let encoder = || ChatEncoder::new(special.clone(), template.clone(), learn).splitting_special_tokens(splits);
     let write = |writer: &mut Writer, _| {
+        writer.watch_repeated(corpus.config().filter.as_deref());
         for_each_block(
             corpus.blocks(),
             num_threads,
@@ -218,7 +221,7 @@ fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
     } else if header.tokenizer != wanted.tokenizer {
         Some("the tokenizer changed")
     } else if header.corpus != wanted.corpus {
-        Some("the text, its fields or the length limits changed")
+        Some("the text, its fields, filters or length limits changed")
     } else if cache.verify().is_err() {
         // A flipped bit would be another token. Reading all of it takes less time than the first epoch.
         Some("its tokens differ from the ones that were written")

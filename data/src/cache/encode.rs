@@ -1,10 +1,12 @@
 //! Blocks of text into blocks of ids, on worker threads.
 
 use std::iter;
+use std::path::{Path, PathBuf};
 
+use super::seen::SeenRows;
 use crate::corpus::{
     ChatMessage, Conversation, DocumentPart, Pair, PairBlock, PairCorpus, Preference, RowParser, RowReport, TextBlock,
-    TextCorpus, length_problem,
+    TextCorpus, length_problem, row_hash,
 };
 use crate::error::Result;
 use crate::formats::RowProblem;
@@ -19,9 +21,56 @@ pub(super) struct EncodedBlock {
     /// Whether the first of `rows` continues the last document of the block before.
     pub(super) continues: bool,
     pub(super) report: RowReport,
+    /// Where `rows` come from, if repeated ones are dropped.
+    origins: Option<Origins>,
+}
+
+/// The places of some rows in the text.
+struct Origins {
+    path: PathBuf,
+    /// Line of each row, counted from 1, and a hash of its text. `None` for a document that is read in parts.
+    rows: Vec<(u64, Option<u128>)>,
 }
 
 impl EncodedBlock {
+    /// Returns a block without rows, of the file at `path`.
+    fn of(path: &Path, drops_duplicates: bool) -> Self {
+        let origins = drops_duplicates.then(|| Origins { path: path.into(), rows: Vec::new() });
+        Self { origins, ..Self::default() }
+    }
+
+    /// Notes where a row comes from, which has just been added.
+    fn add_origin(&mut self, line: u64, hash: impl FnOnce() -> Option<u128>) {
+        if let Some(origins) = &mut self.origins {
+            origins.rows.push((line, hash()));
+        }
+    }
+
+    /// Drops the rows that were seen before, and counts them.
+    pub(super) fn drop_repeated(&mut self, seen: &mut SeenRows) -> Result<()> {
+        let Some(Origins { path, rows: origins }) = self.origins.take() else { return Ok(()) };
+        let n_tokens: usize = self.rows.iter().map(|(_, both)| *both as usize).sum();
+        let token_bytes = self.tokens.len() / n_tokens.max(1);
+
+        let (mut read, mut written, mut kept) = (0, 0, Vec::with_capacity(self.rows.len()));
+        for (row, (line, hash)) in std::mem::take(&mut self.rows).into_iter().zip(origins) {
+            let bytes = read..read + row.1 as usize * token_bytes;
+            read = bytes.end;
+            let is_new = hash.map_or(Ok(true), |hash| seen.insert(hash))?;
+            if !is_new {
+                self.report.drop_repeated(&path, line);
+                continue;
+            }
+            let n_bytes = bytes.len();
+            self.tokens.copy_within(bytes, written);
+            written += n_bytes;
+            kept.push(row);
+        }
+        self.tokens.truncate(written);
+        self.rows = kept;
+        Ok(())
+    }
+
     fn extend(&mut self, ids: &[u32], narrow: bool) {
         if narrow {
             self.tokens.extend(ids.iter().flat_map(|id| (*id as u16).to_le_bytes()));
@@ -47,16 +96,20 @@ impl<'a> PairBlockEncoder<'a> {
     }
 
     pub(super) fn encode(&mut self, block: &PairBlock, parser: &RowParser) -> Result<EncodedBlock> {
-        let mut encoded = EncodedBlock::default();
         let path = self.corpus.inputs()[block.input].main_file();
+        let drops_duplicates = self.corpus.config().filter.as_ref().is_some_and(|filter| filter.drops_duplicates());
+        let mut encoded = EncodedBlock::of(path, drops_duplicates);
         for (line, row) in block.rows(parser) {
-            let problem = match row {
-                Ok(pair) => self.encode_row(&pair, &mut encoded)?,
-                Err(problem) => Some(problem),
+            let problem = match &row {
+                Ok(pair) => self.encode_row(pair, &mut encoded)?,
+                Err(problem) => Some(problem.clone()),
             };
-            match problem {
-                Some(problem) => encoded.report.add_bad(path, line, &problem),
-                None => encoded.report.add_kept(1),
+            match (problem, row) {
+                (None, Ok(pair)) => {
+                    encoded.report.add_kept(1);
+                    encoded.add_origin(line, || Some(row_hash([&*pair.source, &*pair.target])));
+                }
+                (problem, _) => encoded.report.add_bad(path, line, &problem.expect("the row has one")),
             }
         }
         Ok(encoded)
@@ -97,21 +150,22 @@ impl<'a> TextBlockEncoder<'a> {
     }
 
     pub(super) fn encode(&mut self, block: &TextBlock) -> Result<EncodedBlock> {
-        let mut encoded = EncodedBlock::default();
         let path = self.corpus.path_of(block);
+        let filter = self.corpus.config().filter.as_ref();
+        let mut encoded = EncodedBlock::of(path, filter.is_some_and(|filter| filter.drops_duplicates()));
         for part in block.document_parts(self.corpus) {
-            let DocumentPart { line, continues, text } = part?;
-            let problem = match text {
+            let DocumentPart { line, continues, whole, text } = part?;
+            let problem = match &text {
                 Ok(text) => {
                     self.ids.clear();
-                    self.encoder.encode(&text, &mut self.ids)?;
-                    self.encoder.count_unknown(&text, &self.ids, &mut encoded.report.unknown)?;
-                    let special = self.encoder.count_spelled(&text);
+                    self.encoder.encode(text, &mut self.ids)?;
+                    self.encoder.count_unknown(text, &self.ids, &mut encoded.report.unknown)?;
+                    let special = self.encoder.count_spelled(text);
                     encoded.report.add_special(special, self.encoder.splits_special_tokens());
                     let nothing = self.ids.is_empty() && !continues;
                     nothing.then(|| RowProblem::Malformed("the document has no tokens after normalization".into()))
                 }
-                Err(problem) => Some(problem),
+                Err(problem) => Some(problem.clone()),
             };
 
             if let Some(problem) = problem {
@@ -124,8 +178,10 @@ impl<'a> TextBlockEncoder<'a> {
             } else {
                 encoded.continues |= continues;
                 encoded.rows.push((0, self.ids.len() as u32));
+                encoded.add_origin(line, || text.as_deref().ok().filter(|_| whole).map(|text| row_hash([text])));
             }
             encoded.report.add_kept(u64::from(!continues));
+            encoded.report.unfiltered += u64::from(filter.is_some() && !continues && !whole);
             encoded.extend(&self.ids, self.narrow);
         }
         Ok(encoded)
@@ -145,8 +201,8 @@ impl<'a> ChatBlockEncoder<'a> {
 
     pub(super) fn encode(&mut self, block: &TextBlock) -> Result<EncodedBlock> {
         match self.corpus.config().is_preferences() {
-            true => self.encode_all(block, block.preferences()),
-            false => self.encode_all(block, block.conversations(&self.corpus.config().field)),
+            true => self.encode_all(block, block.preferences(self.corpus.config())),
+            false => self.encode_all(block, block.conversations(self.corpus.config())),
         }
     }
 
@@ -160,8 +216,9 @@ impl<'a> ChatBlockEncoder<'a> {
         let conversations: Vec<&[ChatMessage]> = kept.flat_map(T::messages).collect();
         let mut ids = self.encoder.encode(&conversations)?.into_iter();
 
-        let mut encoded = EncodedBlock::default();
         let path = self.corpus.path_of(block);
+        let filter = self.corpus.config().filter.as_ref();
+        let mut encoded = EncodedBlock::of(path, filter.is_some_and(|filter| filter.drops_duplicates()));
         for (line, row) in &rows {
             let row_ids = match row {
                 Ok(row) => self.ids_of(ids.by_ref().take(row.messages().count()).collect()),
@@ -174,6 +231,7 @@ impl<'a> ChatBlockEncoder<'a> {
                     encoded.report.add_special(special, self.corpus.config().split_special_tokens);
                     encoded.report.add_kept(1);
                     encoded.rows.push((0, row_ids.len() as u32));
+                    encoded.add_origin(*line, || Some(hash_of(row.iter().flat_map(T::messages))));
                     encoded.extend(&row_ids, false);
                 }
                 Err(problem) => encoded.report.add_bad(path, *line, &problem),
@@ -203,6 +261,19 @@ impl<'a> ChatBlockEncoder<'a> {
         let learns = ids.iter().skip(1).any(|id| id & FLAG != 0);
         if learns { Ok(ids) } else { Err(RowProblem::Malformed("no token of an answer is left to learn".into())) }
     }
+}
+
+/// Returns a hash of conversations: of who wrote each message and of all its texts.
+fn hash_of<'a>(conversations: impl Iterator<Item = &'a [ChatMessage]>) -> u128 {
+    let mut texts = Vec::new();
+    for messages in conversations {
+        for message in messages {
+            texts.extend([message.role.name(), message.content.as_str()]);
+            texts.extend(message.more.iter().flat_map(|(name, text)| [name.as_str(), text.as_str()]));
+        }
+        texts.push("");
+    }
+    row_hash(texts)
 }
 
 /// A row of conversations.

@@ -10,7 +10,9 @@ use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
 use super::TokenCache;
-use crate::corpus::{CorpusInput, PairCorpus, TextConfig, TextCorpus, TextFile, TextFormat, mark_of_special_tokens};
+use crate::corpus::{
+    CorpusInput, PairCorpus, RowFilter, TextConfig, TextCorpus, TextFile, TextFormat, mark_of_special_tokens,
+};
 use crate::error::{Error, Result};
 use crate::files::{open_file, read_file, write_fresh};
 use crate::formats::FileFormat;
@@ -128,6 +130,7 @@ pub(super) fn pair_fingerprint(corpus: &PairCorpus, ledger: &Ledger) -> Result<(
     if let Some(tag) = &config.tag {
         hasher.update(format!("tag\0{tag}\0").as_bytes());
     }
+    hasher.update(mark_of_filter(config.filter.as_deref()).as_bytes());
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
 
@@ -155,6 +158,7 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"text\0");
     hasher.update(mark_of_special_tokens(corpus.config().split_special_tokens));
+    hasher.update(mark_of_filter(corpus.config().filter.as_deref()).as_bytes());
     let seen_before = ledger.by_path();
     let mut now = Ledger::default();
     // Nothing for the default, so that caches of earlier versions stay valid.
@@ -185,6 +189,11 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
         now.files.extend(seen);
     }
     Ok((hasher.finalize(), now))
+}
+
+/// Returns what the fingerprint gets for a filter. Nothing without one, so that caches of earlier versions stay valid.
+fn mark_of_filter(filter: Option<&RowFilter>) -> String {
+    filter.map_or(String::new(), |filter| format!("filter\0{}\0", filter.mark()))
 }
 
 fn hash_file(path: &Path, seen_before: &HashMap<&Path, &SeenFile>) -> Result<(Hash, Option<SeenFile>)> {

@@ -8,6 +8,7 @@ mod encode;
 mod fingerprint;
 mod format;
 mod mmap;
+mod seen;
 mod stats;
 mod write;
 

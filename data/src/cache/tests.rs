@@ -1,3 +1,4 @@
+mod filtered;
 mod text;
 
 use std::fs;
@@ -113,7 +114,7 @@ fn changes_are_noticed() {
     fs::write(&path, text.replacen("one", "onx", 1)).expect("a writable folder");
     assert_eq!(
         reason(&fixture.corpus, &fixture.tokenizers).as_deref(),
-        Some("the text, its fields or the length limits changed")
+        Some("the text, its fields, filters or length limits changed")
     );
     let limited = CorpusConfig { max_target_len: 60, ..CorpusConfig::default() };
     let corpus = PairCorpus::open(std::slice::from_ref(&path), &limited).expect("a corpus");

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::encode::EncodedBlock;
 use super::format::{CacheKind, HEADER_BYTES, Header};
-use crate::corpus::RowReport;
+use super::seen::SeenRows;
+use crate::corpus::{RowFilter, RowReport};
 use crate::error::{Error, Result};
 use crate::files::create_fresh;
 
@@ -20,6 +21,8 @@ pub(super) struct Writer {
     offsets: Vec<u64>,
     source_lens: Vec<u32>,
     pub(super) report: RowReport,
+    /// The rows so far, if repeated ones are dropped.
+    seen: Option<SeenRows>,
 }
 
 impl Writer {
@@ -37,10 +40,21 @@ impl Writer {
             offsets: vec![0],
             source_lens: Vec::new(),
             report: RowReport::default(),
+            seen: None,
         })
     }
 
-    pub(super) fn push(&mut self, block: EncodedBlock) -> Result<()> {
+    /// Drops rows that repeat an earlier one from here on, if `filter` says so.
+    pub(super) fn watch_repeated(&mut self, filter: Option<&RowFilter>) {
+        let drops_duplicates = filter.is_some_and(RowFilter::drops_duplicates);
+        self.seen = drops_duplicates.then(|| SeenRows::new(&self.path));
+    }
+
+    pub(super) fn push(&mut self, mut block: EncodedBlock) -> Result<()> {
+        if let Some(seen) = &mut self.seen {
+            block.drop_repeated(seen)?;
+        }
+
         self.write(&block.tokens)?;
         self.hasher.update(&block.tokens);
         self.token_bytes += block.tokens.len() as u64;

@@ -196,7 +196,7 @@ fn conversations_of_every_format() {
         let config = TextConfig { format: TextFormat::Chat, ..TextConfig::default() };
         let corpus = TextCorpus::open(&[path], &config).expect(name);
         let block = corpus.blocks().next().expect("a block").expect(name);
-        let rows: Vec<_> = block.conversations("text").map(|(_, row)| row.expect(name).messages).collect();
+        let rows: Vec<_> = block.conversations(corpus.config()).map(|(_, row)| row.expect(name).messages).collect();
         let [user, assistant] = [&rows[3][0], &rows[3][1]];
         assert_eq!((rows.len(), user.role, assistant.role), (N, Role::User, Role::Assistant), "{name}");
         // A table has no lists of messages: a prompt and its completion.
@@ -215,7 +215,7 @@ fn preferences_of_every_format() {
         let config = TextConfig { format: TextFormat::Preferences, ..TextConfig::default() };
         let corpus = TextCorpus::open(&[path], &config).expect(name);
         let block = corpus.blocks().next().expect("a block").expect(name);
-        let rows: Vec<_> = block.preferences().map(|(_, row)| row.expect(name)).collect();
+        let rows: Vec<_> = block.preferences(corpus.config()).map(|(_, row)| row.expect(name)).collect();
         assert_eq!((rows.len(), rows[2].rejected.messages[1].content.as_str()), (N, "Bad answer 2."), "{name}");
     });
     each(&["a.conll"], |path, name| {

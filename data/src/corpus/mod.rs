@@ -4,6 +4,7 @@
 //! A corpus is read in order, in blocks of whole rows. Worker threads parse the blocks ([`for_each_block`]), and their
 //! results come back in the order of the files.
 
+mod filter;
 mod json;
 mod labelled;
 mod layout;
@@ -18,12 +19,14 @@ mod template;
 mod text;
 mod unknown;
 
+pub(crate) use filter::row_hash;
+pub use filter::{FilterConfig, FilteredRows, LengthUnit, RowFilter};
 pub use labelled::{LabelConfig, Labelled, LabelledCorpus, LabelledInput};
 pub use layout::{RowReader, check_layout};
 pub(crate) use ordered::for_each_block;
 pub(crate) use pairs::{Columns, Pair, PairBlock, RowParser, length_problem};
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};
-pub use report::{BadRow, BadRowKind, RowReport, spelled_tokens};
+pub use report::{BadRow, BadRowKind, DroppedRows, RowReport, spelled_tokens};
 pub use size::{count_pairs, count_words};
 pub use text::{ChatMessage, Learn, Role};
 pub(crate) use text::{Conversation, DocumentPart, Preference, TextBlock, TextFile};

@@ -1,10 +1,11 @@
-//! Counts of the rows of a corpus: kept ones and bad ones.
+//! Counts of the rows of a corpus: kept ones, bad ones, and those that a filter has dropped.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::filter::repeated;
 use super::unknown::Unknown;
 use crate::error::{Error, Result};
 use crate::formats::RowProblem;
@@ -39,6 +40,21 @@ pub enum BadRowKind {
     OverLong,
 }
 
+/// The rows that one key of a filter has dropped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DroppedRows {
+    /// The key, such as `max_length_ratio`.
+    pub filter: String,
+    /// Their number.
+    pub rows: u64,
+    /// File of the first one.
+    pub file: PathBuf,
+    /// Its line, counted from 1.
+    pub line: u64,
+    /// What the filter found there.
+    pub found: String,
+}
+
 /// Counts of kept and skipped rows, with the first few skipped rows of each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowReport {
@@ -64,6 +80,12 @@ pub struct RowReport {
     /// Special tokens that the usable rows spell and that are read as these tokens.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub read_special: u64,
+    /// Usable rows that a filter has dropped, by its keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<DroppedRows>,
+    /// Kept documents that are too long to be filtered.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unfiltered: u64,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -77,7 +99,25 @@ fn n_shown(shown: &[BadRow], kind: BadRowKind) -> usize {
 impl RowReport {
     /// Returns the number of rows that were read.
     pub fn rows(&self) -> u64 {
-        self.kept + self.bad()
+        self.kept + self.bad() + self.n_dropped()
+    }
+
+    /// Returns the number of usable rows that a filter has dropped.
+    pub fn n_dropped(&self) -> u64 {
+        self.dropped.iter().map(|dropped| dropped.rows).sum()
+    }
+
+    /// Returns what the filters have dropped, a sentence for each key.
+    pub fn filter_notes(&self) -> Vec<String> {
+        let note = |DroppedRows { filter, rows, file, line, found }: &DroppedRows| {
+            let (percent, all) = (100.0 * *rows as f64 / self.rows().max(1) as f64, self.rows());
+            let file = file.display();
+            format!("data.filter.{filter} drops {rows} of {all} rows ({percent:.1} %), first {file}:{line}: {found}")
+        };
+        let unfiltered = (self.unfiltered > 0).then(|| {
+            format!("data.filter: {} documents of more than 1 MiB are kept without being filtered", self.unfiltered)
+        });
+        self.dropped.iter().map(note).chain(unfiltered).collect()
     }
 
     /// Returns the number of rows that were skipped.
@@ -89,8 +129,13 @@ impl RowReport {
         self.kept += rows;
     }
 
+    /// Counts a row that is not kept.
     pub(crate) fn add_bad(&mut self, file: &Path, line: u64, problem: &RowProblem) {
         let (count, kind) = match problem {
+            RowProblem::Filtered { filter, found } => {
+                let (filter, found) = ((*filter).to_owned(), found.clone());
+                return self.add_dropped(DroppedRows { filter, rows: 1, file: file.into(), line, found });
+            }
             RowProblem::Malformed(_) | RowProblem::Unclosed(..) => (&mut self.malformed, BadRowKind::Malformed),
             RowProblem::Empty | RowProblem::NoText => (&mut self.empty, BadRowKind::Empty),
             RowProblem::OneSided(_) => (&mut self.one_sided, BadRowKind::OneSided),
@@ -100,6 +145,19 @@ impl RowReport {
         if n_shown(&self.shown, kind) < SHOWN_PER_KIND {
             self.shown.push(BadRow { file: file.into(), line, kind, problem: problem.to_string() });
         }
+    }
+
+    fn add_dropped(&mut self, later: DroppedRows) {
+        match self.dropped.iter_mut().find(|dropped| dropped.filter == later.filter) {
+            Some(dropped) => dropped.rows += later.rows,
+            None => self.dropped.push(later),
+        }
+    }
+
+    /// Takes back a kept row, which repeats an earlier one.
+    pub(crate) fn drop_repeated(&mut self, file: &Path, line: u64) {
+        self.kept -= 1;
+        self.add_bad(file, line, &repeated());
     }
 
     /// Counts special tokens that a usable row spells.
@@ -117,6 +175,8 @@ impl RowReport {
         self.unknown.merge(later.unknown);
         self.spelled += later.spelled;
         self.read_special += later.read_special;
+        self.unfiltered += later.unfiltered;
+        later.dropped.into_iter().for_each(|dropped| self.add_dropped(dropped));
         for row in later.shown {
             if n_shown(&self.shown, row.kind) < SHOWN_PER_KIND {
                 self.shown.push(row);
@@ -130,6 +190,14 @@ impl RowReport {
         let share = self.bad() as f64 / self.rows().max(1) as f64;
         if self.kept > 0 && share <= max_bad_rows {
             return Ok(());
+        }
+
+        if self.kept == 0 && self.n_dropped() > 0 && share <= max_bad_rows {
+            return Err(Error::BadRows(format!(
+                "{}: the filters leave no row\n{self}\n{}\nloosen them (data.filter)",
+                name(),
+                self.filter_notes().join("\n")
+            )));
         }
 
         // Rounded up to a fraction that is easy to read.
@@ -166,6 +234,10 @@ impl fmt::Display for RowReport {
         for (count, kind) in kinds.into_iter().filter(|(count, _)| *count > 0) {
             write!(f, ", {count} {kind}")?;
         }
+        if self.n_dropped() > 0 {
+            write!(f, ", {} dropped by filters", self.n_dropped())?;
+        }
+
         for row in &self.shown {
             write!(f, "\n  {}:{}: {}", row.file.display(), row.line, row.problem)?;
         }

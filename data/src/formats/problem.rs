@@ -17,6 +17,13 @@ pub(crate) enum RowProblem {
     OneSided(&'static str),
     /// More tokens than allowed; the text says how many.
     OverLong(String),
+    /// The row can be used, but a filter does not want it.
+    Filtered {
+        /// The key of the filter.
+        filter: &'static str,
+        /// What it found.
+        found: String,
+    },
 }
 
 impl RowProblem {
@@ -40,7 +47,7 @@ impl fmt::Display for RowProblem {
             Self::Empty => f.write_str("both sides are empty"),
             Self::NoText => f.write_str("the document has no text"),
             Self::OneSided(side) => write!(f, "one-sided pair: the {side} is empty"),
-            Self::OverLong(found) => f.write_str(found),
+            Self::OverLong(found) | Self::Filtered { found, .. } => f.write_str(found),
         }
     }
 }

@@ -44,7 +44,7 @@ impl Worker {
         match job {
             Job::Plan { epoch, order, group_size, head } => {
                 let plan = || {
-                    let mut plan = self.source.plan(order);
+                    let mut plan = self.source.plan_for_steps(order, group_size);
                     plan.group_shapes(group_size, head, order);
                     plan
                 };

@@ -16,7 +16,7 @@ pub use chat::ChatSource;
 pub use direct::DirectSource;
 pub use estimate::BatchEstimate;
 pub use labelled::{LabelledShape, LabelledSource};
-pub use mix::{MixPart, MixParts, MixShares, MixSource, MixedPart};
+pub use mix::{MixPart, MixParts, MixShares, MixSource, MixedPart, SharesFrom};
 pub use pairs::PairSource;
 pub use preferences::PreferenceSource;
 pub use text::TextSource;
@@ -32,6 +32,12 @@ pub trait BatchSource: Send + Sync + 'static {
     /// Plans the batches of an epoch. A pure function of `order`; [`Buckets::plan`](crate::Buckets::plan) is the usual
     /// implementation.
     fn plan(&self, order: Order) -> EpochPlan;
+
+    /// Plans the batches of an epoch of a run whose optimizer steps take `group_size` batches, over all ranks. For data sets whose rows
+    /// depend on the step; otherwise it is [`Self::plan`].
+    fn plan_for_steps(&self, order: Order, _group_size: usize) -> EpochPlan {
+        self.plan(order)
+    }
 
     /// Returns the number of batches of an epoch. All plans have as many.
     fn batches_per_epoch(&self) -> u64;

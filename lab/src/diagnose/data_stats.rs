@@ -167,8 +167,8 @@ impl DataStats {
         }
         if self.n_duplicates as f64 > 0.01 * kept {
             advice.push(format!(
-                "{:.1} % of the rows repeat an earlier one, so an epoch sees them several times: remove them from data.train \
-                 unless that is intended",
+                "{:.1} % of the rows repeat an earlier one, so an epoch sees them several times: set \
+                 data.filter.drop_duplicates = true, unless that is intended",
                 100.0 * self.n_duplicates as f64 / kept
             ));
         }

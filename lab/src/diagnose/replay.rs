@@ -94,7 +94,7 @@ fn train(
     for n in 0..steps {
         // Every fourth step has two micro-batches.
         let n_batches = if n % 4 == 3 { 2 } else { 1 };
-        let Measures { loss_sum, nll_sum, target_tokens, numbers: of_step } = step(&mut state, n_batches);
+        let Measures { loss_sum, nll_sum, target_tokens, numbers: of_step, .. } = step(&mut state, n_batches);
         numbers.push(read(vec![loss_sum, nll_sum, target_tokens, of_step])?);
     }
     let FlatState { master, named, .. } = state.optimizer.state();

@@ -206,6 +206,7 @@ impl History {
 
         match kind {
             "validation" => self.own_figures_of(line),
+            "window" => self.source_losses_of(line),
             "step" => {
                 self.n_steps += 1;
                 if let (Some(tokens), Some(padded)) = (line["tokens"].as_f64(), line["padded_tokens"].as_f64()) {
@@ -238,11 +239,25 @@ impl History {
     fn own_figures_of(&mut self, line: &Value) {
         let (Some(step), Some(figures)) = (line["step"].as_u64(), line["figures"].as_object()) else { return };
         for (name, value) in figures {
-            let Some(value) = value.as_f64() else { continue };
-            let name = in_one_line(name);
-            if self.own.len() < MOST_FIGURES || self.own.contains_key(&name) {
-                self.own.entry(name).or_default().push((step as f64, value.clamp(-LARGEST, LARGEST)));
+            if let Some(value) = value.as_f64() {
+                self.add_own(step, in_one_line(name), value);
             }
+        }
+    }
+
+    /// Reads the training losses of the sources of a mixture.
+    fn source_losses_of(&mut self, line: &Value) {
+        let (Some(step), Some(sources)) = (line["step"].as_u64(), line["sources"].as_object()) else { return };
+        for (name, source) in sources {
+            if let Some(nll) = source["nll"].as_f64() {
+                self.add_own(step, source_loss(name), nll);
+            }
+        }
+    }
+
+    fn add_own(&mut self, step: u64, name: String, value: f64) {
+        if self.own.len() < MOST_FIGURES || self.own.contains_key(&name) {
+            self.own.entry(name).or_default().push((step as f64, value.clamp(-LARGEST, LARGEST)));
         }
     }
 
@@ -263,6 +278,11 @@ impl History {
         let source = text("source").unwrap_or_default();
         self.samples.push(Sample { step: self.last_step, source, output, reference: text("reference") });
     }
+}
+
+/// Returns the name of the figure with the training loss of a source.
+pub(crate) fn source_loss(name: &str) -> String {
+    format!("training nll of {}", in_one_line(name))
 }
 
 /// Returns the value of a measure in a line, without its scale.

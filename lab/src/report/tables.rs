@@ -7,7 +7,7 @@ use kiln_train::config::task::traits_of;
 use kiln_train::units::{duration, thousands};
 
 use super::curves::{Figure, short};
-use super::history::History;
+use super::history::{History, source_loss};
 use crate::diagnose::run_record::{MEASURES, different_keys_of};
 
 /// Rows of the numbers below a figure.
@@ -74,6 +74,9 @@ pub fn summary(runs: &[History]) -> Table {
         runs.iter().flat_map(|run| run.end.iter().flat_map(|end| end.sources.iter())).map(|(name, _)| name).collect();
     for name in names {
         row(&format!("trained on {name}"), &|run| run.end.as_ref().and_then(|end| end.sources.share_of(name)));
+        row(&format!("{}, last (nats)", source_loss(name)), &|run| {
+            run.own_figures().get(&source_loss(name))?.last().map(|(_, nll)| format!("{nll:.4}"))
+        });
     }
     row("steps that were not finite", &|run| {
         (run.non_finite_steps > 0).then(|| thousands(run.non_finite_steps as f64))

@@ -1,6 +1,7 @@
 //! Tests of the public interface, on the CPU unless they say otherwise.
 #![allow(missing_docs, reason = "tests are named after what they show")]
 
+mod by_row;
 mod checkpointing;
 mod classes;
 mod configurations;

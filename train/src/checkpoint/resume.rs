@@ -65,14 +65,14 @@ fn remedy(differences: &[Difference]) -> String {
         false => "Set these back, accept single keys with --allow KEY, or start a new run in another folder.".into(),
     };
     if has("data") {
-        text += "\nThe training text, or its mixture (data.mix), is another one. To train these weights on it: kiln train --from RUN --run OTHER --set data.train=FILE";
+        text += "\nThe training text, its filters (data.filter) or its mixture (data.mix), is another one. To train these weights on it: kiln train --from RUN --run OTHER --set data.train=FILE";
     }
     text
 }
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 29] = [
+const FREE: [&str; 30] = [
     // A resumed run keeps its own.
     "optim.decay_end",
     "data.train",
@@ -80,6 +80,7 @@ const FREE: [&str; 29] = [
     "data.mix",
     "data.mix_temperature",
     "data.cache_dir",
+    "data.filter",
     "data.corpus",
     "data.text",
     "tokenizer",

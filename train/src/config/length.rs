@@ -2,7 +2,7 @@
 
 use std::thread::available_parallelism;
 
-use kiln_data::{BatchEstimate, PairCorpus, TextCorpus};
+use kiln_data::{BatchEstimate, CorpusConfig, PairCorpus, TextConfig, TextCorpus};
 
 use super::Config;
 use super::give_way::give_way;
@@ -81,11 +81,15 @@ pub(super) fn batches_per_epoch(config: &Config, enough: f64) -> Option<f64> {
     let (files, model) = (&config.data.train_files(), &config.model);
     let batches = match traits_of(config.task).reads {
         Reads::Pairs => {
-            let corpus = PairCorpus::open(files, &config.data.corpus.resolved(model.max_positions)).ok()?;
+            let read_as = config.data.corpus.resolved(model.max_positions);
+            let read_as = CorpusConfig { filter: config.train_filter().ok()?, ..read_as };
+            let corpus = PairCorpus::open(files, &read_as).ok()?;
             estimate.of_pairs(&corpus).ok()?
         }
         Reads::Text => {
-            let corpus = TextCorpus::open(files, &config.data.text.resolved(model.text_positions())).ok()?;
+            let read_as = config.data.text.resolved(model.text_positions());
+            let read_as = TextConfig { filter: config.train_filter().ok()?, ..read_as };
+            let corpus = TextCorpus::open(files, &read_as).ok()?;
             estimate.of_text(&corpus, config.task).ok()?
         }
     };

@@ -1,13 +1,17 @@
 //! Several sources of training text, each with its share: `[[data.mix]]`.
 
+mod weight;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use kiln_data::{MixShares, TokenizerConfig};
+use kiln_data::{FilterConfig, MixShares, SharesFrom, TokenizerConfig};
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use weight::MixWeight;
+
 use super::task::{Reads, traits_of};
-use super::{Config, DataConfig};
+use super::{Config, DataConfig, LostReplicas};
 
 /// The longest name of a source, which is part of the names of files.
 const LONGEST_NAME: usize = 64;
@@ -24,12 +28,16 @@ pub struct MixEntry {
     /// Validation text, as `data.valid` names it. Its loss is reported on its own, too.
     #[serde(deserialize_with = "one_or_several", skip_serializing_if = "Vec::is_empty")]
     pub valid: Vec<PathBuf>,
-    /// Share of the rows, relative to the weights of the other sources. All sources have one, or none has.
+    /// Share of the rows, relative to the weights of the other sources. All sources have one, or none has. `[[0, 4.0], [10000, 1.0]]`
+    /// is 4, and 1 after 10,000 optimizer steps.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub weight: Option<f64>,
+    pub weight: Option<MixWeight>,
     /// Pairs: put in front of every source text, with a space (`>>ita<<`). A trained vocabulary has a token for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
+    /// The source's own filter, in place of `data.filter`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<FilterConfig>,
 }
 
 /// Reads a list of files, or one file.
@@ -64,10 +72,15 @@ impl DataConfig {
 
     /// Returns what decides the shares of the mixture.
     pub fn mix_shares(&self) -> MixShares {
-        let weights: Vec<f64> = self.mix.iter().filter_map(|entry| entry.weight).collect();
-        match weights.is_empty() {
-            true => MixShares::Temperature(self.mix_temperature.unwrap_or(1.0)),
-            false => MixShares::Weights(weights),
+        let weights: Vec<&MixWeight> = self.mix.iter().filter_map(|entry| entry.weight.as_ref()).collect();
+        if weights.is_empty() {
+            return MixShares::Temperature(self.mix_temperature.unwrap_or(1.0));
+        }
+        let at = |step: u64| weights.iter().map(|weight| weight.at(step)).collect();
+        let steps: BTreeSet<u64> = weights.iter().flat_map(|weight| weight.steps()).chain([0]).collect();
+        match steps.len() {
+            1 => MixShares::Weights(at(0)),
+            _ => MixShares::Changing(steps.into_iter().map(|step| SharesFrom { step, weights: at(step) }).collect()),
         }
     }
 }
@@ -132,6 +145,9 @@ pub(super) fn problems(config: &Config) -> Vec<String> {
             );
         }
     }
+    if problems.is_empty() && n_weights > 0 {
+        problems.extend(of_weights(config));
+    }
     problems.extend(against_other_keys(config));
     problems
 }
@@ -151,11 +167,13 @@ fn of_entry(entry: &MixEntry) -> Vec<String> {
         problems.push(format!("data.mix: source \"{name}\" names no files; set train = [\"FILE\"]"));
     }
 
-    if let Some(weight) = weight.filter(|weight| !(*weight > 0.0 && weight.is_finite())) {
-        problems.push(format!(
+    match weight {
+        Some(MixWeight::Constant(weight)) if !(*weight > 0.0 && weight.is_finite()) => problems.push(format!(
             "data.mix: source \"{name}\" has weight = {weight}, which is not a finite number above 0; remove the source if it \
              is to have no rows"
-        ));
+        )),
+        Some(MixWeight::FromSteps(steps)) => problems.extend(weight::problem(name, steps)),
+        _ => {}
     }
     if let Some(tag) = tag
         && (tag.is_empty() || tag.chars().any(|c| c.is_whitespace() || c.is_control()))
@@ -165,6 +183,20 @@ fn of_entry(entry: &MixEntry) -> Vec<String> {
         ));
     }
     problems
+}
+
+/// Returns what is wrong with the weights of all sources together, each of which is valid.
+fn of_weights(config: &Config) -> Option<String> {
+    let MixShares::Changing(changes) = config.data.mix_shares() else { return None };
+    if config.train.lost_replicas == LostReplicas::GoOn {
+        return Some(
+            "data.mix has weights that change with the steps, but with train.lost_replicas = \"go_on\" a step has as many batches \
+             as there are devices; give each source one weight, or set train.lost_replicas = \"end\""
+                .into(),
+        );
+    }
+    let empty = changes.iter().find(|change| change.weights.iter().all(|weight| *weight == 0.0))?;
+    Some(format!("data.mix gives no source a weight above 0 from step {} on", empty.step))
 }
 
 /// Returns what keys outside the mixture contradict it.
@@ -223,6 +255,50 @@ mod tests {
 
     type Change = fn(&mut Config);
 
+    fn both(one: f64, other: f64) -> (Option<MixWeight>, Option<MixWeight>) {
+        (Some(one.into()), Some(other.into()))
+    }
+
+    /// A mixture of two sources with weights as in a file.
+    fn weighted(one: &str, other: &str) -> Config {
+        let source = |name: &str, weight: &str| {
+            format!("[[data.mix]]\nname = \"{name}\"\ntrain = \"{name}.tsv\"\nweight = {weight}\n")
+        };
+        Config::from_toml(&(source("news", one) + &source("web", other))).expect("weights")
+    }
+
+    #[test]
+    fn weights_that_change_are_put_together_by_their_steps() {
+        let config = weighted("[[0, 4], [10000, 1.0]]", "[[0, 0.0], [500, 2.5], [10000, 3]]");
+        assert_eq!(config.validate(), Vec::<String>::new());
+        assert_eq!(Config::from_toml(&config.to_toml()).expect("as written"), config);
+        let from = |step, weights: [f64; 2]| SharesFrom { step, weights: weights.into() };
+        let wanted = vec![from(0, [4.0, 0.0]), from(500, [4.0, 2.5]), from(10_000, [1.0, 3.0])];
+        assert_eq!(config.data.mix_shares(), MixShares::Changing(wanted));
+        let constant = weighted("[[0, 4]]", "1").data.mix_shares();
+        assert_eq!(constant, MixShares::Weights(vec![4.0, 1.0]));
+        assert_eq!(weighted("2", "[[0, 1], [9, 5]]").data.mix_shares(), {
+            MixShares::Changing(vec![from(0, [2.0, 1.0]), from(9, [2.0, 5.0])])
+        });
+
+        for (one, other, wanted) in [
+            ("[[1, 4.0]]", "1", "source \"news\" has a weight whose steps do not ascend from 0"),
+            ("1", "[[0, 1], [7, 2], [7, 3]]", "source \"web\" has a weight whose steps do not ascend"),
+            ("[]", "1", "whose steps do not ascend"),
+            ("[[0, 1.0], [5, -1.0]]", "1", "has the weight -1 from step 5 on"),
+            ("[[0, 1.0], [5, nan]]", "1", "has the weight NaN from step 5 on"),
+            ("[[0, 0.0], [5, 0.0]]", "1", "source \"news\" has no weight above 0 at any step"),
+            ("[[0, 1], [5, 0]]", "[[0, 2], [5, 0]]", "data.mix gives no source a weight above 0 from step 5 on"),
+        ] {
+            let found = weighted(one, other).validate();
+            assert!(found.len() == 1 && found[0].contains(wanted), "{wanted}: {found:#?}");
+        }
+        let mut replicas = config;
+        replicas.train.lost_replicas = LostReplicas::GoOn;
+        let found = replicas.validate();
+        assert!(found.iter().any(|problem| problem.starts_with("data.mix has weights that change")), "{found:#?}");
+    }
+
     fn mixed() -> Config {
         let mut config = presets::tiny();
         let entry = |name: &str| MixEntry { name: name.into(), train: vec!["a.tsv".into()], ..MixEntry::default() };
@@ -238,12 +314,12 @@ mod tests {
             ("a source with the name \"a/b\"", |c| c.data.mix[1].name = "a/b".into()),
             ("a source with the name \"\"", |c| c.data.mix[1].name.clear()),
             ("source \"subtitles\" names no files", |c| c.data.mix[1].train.clear()),
-            ("weight = 0, which is not", |c| (c.data.mix[0].weight, c.data.mix[1].weight) = (Some(0.0), Some(1.0))),
-            ("weight = -2, which is not", |c| (c.data.mix[0].weight, c.data.mix[1].weight) = (Some(-2.0), Some(1.0))),
-            ("gives 1 of 2 sources a weight", |c| c.data.mix[0].weight = Some(1.0)),
+            ("weight = 0, which is not", |c| (c.data.mix[0].weight, c.data.mix[1].weight) = both(0.0, 1.0)),
+            ("weight = -2, which is not", |c| (c.data.mix[0].weight, c.data.mix[1].weight) = both(-2.0, 1.0)),
+            ("gives 1 of 2 sources a weight", |c| c.data.mix[0].weight = Some(1.0.into())),
             ("data.mix_temperature 0 is not", |c| c.data.mix_temperature = Some(0.0)),
             ("data.mix_temperature and the weights", |c| {
-                c.data.mix.iter_mut().for_each(|entry| entry.weight = Some(1.0));
+                c.data.mix.iter_mut().for_each(|entry| entry.weight = Some(1.0.into()));
                 c.data.mix_temperature = Some(2.0);
             }),
             ("which names no source", |c| (c.data.mix, c.data.mix_temperature) = (Vec::new(), Some(2.0))),
@@ -274,11 +350,14 @@ mod tests {
     #[test]
     fn a_mixture_is_saved_and_read_with_the_run() {
         let mut config = mixed();
-        (config.data.mix[0].weight, config.data.mix[0].tag) = (Some(2.5), Some(">>ita<<".into()));
+        (config.data.mix[0].weight, config.data.mix[0].tag) = (Some(2.5.into()), Some(">>ita<<".into()));
         assert_eq!(Config::from_toml(&config.to_toml()).expect("as written"), config);
         let text = "[[data.mix]]\nname = \"a\"\ntrain = \"one.tsv\"\nweight = 2\n";
         let read = Config::from_toml(text).expect("one file is a list of one");
-        assert_eq!((&read.data.mix[0].train[..], read.data.mix[0].weight), (&["one.tsv".into()][..], Some(2.0)));
+        assert_eq!(
+            (&read.data.mix[0].train[..], read.data.mix[0].weight.clone()),
+            (&["one.tsv".into()][..], Some(2.0.into()))
+        );
         assert!(Config::from_toml("[[data.mix]]\nnaem = \"a\"\n").is_err());
     }
 }

@@ -9,6 +9,7 @@ mod chat;
 mod device;
 mod ending;
 mod epochs;
+mod filter;
 mod fine_tune;
 mod freeze;
 mod generate;
@@ -31,7 +32,7 @@ mod validate;
 
 use std::path::{Path, PathBuf};
 
-use kiln_data::{CorpusConfig, LabelConfig, LoaderConfig, TextConfig, TokenizerConfig, files::read_file};
+use kiln_data::{CorpusConfig, FilterConfig, LabelConfig, LoaderConfig, TextConfig, TokenizerConfig, files::read_file};
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +47,7 @@ pub use length::MANY_EPOCHS;
 pub use length::Shortened;
 pub use loss_scale::LossScaleConfig;
 pub use machine::Machine;
-pub use mix::MixEntry;
+pub use mix::{MixEntry, MixWeight};
 pub use presets::Preset;
 pub use resolve::{Base, Chosen, ConfigError, Resolved, Sources, load, resolve};
 
@@ -83,8 +84,7 @@ pub struct DataConfig {
     pub train: Vec<PathBuf>,
     /// Validation text. Empty: none (the built-in task brings its own).
     pub valid: Vec<PathBuf>,
-    /// Rows of `train` that become validation text, if `valid` is empty: their number, or a fraction below 1. A hash of each row
-    /// chooses them, so that a row stays where it is. 0: none.
+    /// Rows of `train` that become validation text, if `valid` is empty: their number, or a fraction below 1. 0: none.
     pub split: f64,
     /// Folder of the token caches. Unset: `cache/` in the run folder.
     pub cache_dir: Option<PathBuf>,
@@ -94,6 +94,8 @@ pub struct DataConfig {
     pub text: TextConfig,
     /// Classification and tagging: fields of a row, and the names of the classes.
     pub labels: LabelConfig,
+    /// The rows of training text that are wanted, of those that can be used.
+    pub filter: FilterConfig,
     /// Pairs: parse and tokenize in the loader's workers instead of reading the token cache.
     pub direct: bool,
     /// `mix` without weights: shares are sizes to the power of one divided by this. Unset: 1.
@@ -180,8 +182,7 @@ pub struct TrainConfig {
     pub epochs: f64,
     /// The optimizer: `adamw`; or `muon`, which updates weight matrices of layers by Muon, and tables, heads and vectors by AdamW.
     pub optimizer: OptimizerChoice,
-    /// Patterns of parameters that are not trained, by whole names of their paths (`decoder.layers.0`, `*embedding*`); `*` stands for
-    /// any characters.
+    /// Patterns of parameters that are not trained, by whole names of their paths (`decoder.layers.0`, `*embedding*`).
     pub freeze: Vec<String>,
     /// Minutes of training after which the run stops at any step; 0: no limit. Schedules still count steps.
     pub max_minutes: f64,
@@ -235,8 +236,7 @@ pub struct TrainConfig {
     /// Which activations are kept for backward: `off` keeps all, `selective` computes norms and activations again, `layer` whole
     /// layers. `auto` takes the first of these that fits into memory. Gradients are equal bit for bit.
     pub activation_checkpointing: Checkpointing,
-    /// Several devices: whether each keeps the master weights and optimizer state of its slice of the model alone (ZeRO-1), if there
-    /// are enough for all. Results are equal bit for bit.
+    /// Several devices: whether each keeps master weights and optimizer state of its slice alone (ZeRO-1). Results are equal bit for bit.
     pub shard_optimizer: bool,
     /// Steps from one outer step to the next (DiLoCo, Douillard et al. 2023). Each of several devices takes them alone, for slow links.
     /// 1: no outer optimizer; gradients are exchanged in every step.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 
-use kiln_data::{PairCorpus, Task};
+use kiln_data::{CorpusConfig, PairCorpus, Task};
 
 use super::Config;
 use super::set_keys::SetKeys;
@@ -31,7 +31,8 @@ pub(super) fn spell(config: &mut Config, base: &mut Config, set: &SetKeys) -> Op
         return None;
     }
     // Mistakes are reported elsewhere.
-    let corpus = PairCorpus::open(&config.data.train_files(), &config.data.corpus).ok()?;
+    let read_as = CorpusConfig { filter: config.train_filter().ok()?, ..config.data.corpus.clone() };
+    let corpus = PairCorpus::open(&config.data.train_files(), &read_as).ok()?;
     let (examples, _) = corpus.read_all().ok()?;
     let sample = &examples[..examples.len().min(ENOUGH)];
     let n_words: usize = sample.iter().map(|example| example.source.split_whitespace().count()).sum();

@@ -9,7 +9,7 @@ use kiln_data::{
 };
 use kiln_model::{Architecture, TransformerConfig};
 
-use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
+use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
 use super::{Files, RunData, Vocabulary, classes, find_files, folding_note, n_threads, prompt, text};
 use crate::config::Config;
 use crate::units::{counted, thousands};
@@ -22,7 +22,7 @@ pub(super) fn open(
 ) -> Result<RunData> {
     let Files { train, valid } = text::files(config, cache_dir)?;
     let watched = Watched::of(train.iter().map(PathBuf::as_path));
-    let corpus = LabelledCorpus::read(&train, config.task, &config.data.labels).context("data.train")?;
+    let corpus = LabelledCorpus::read(&train, config.task, &filtered(config)?).context("data.train")?;
     let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
     let tokenizer = match vocabulary.as_ref().and_then(Vocabulary::text) {
         Some(tokenizer) => tokenizer.clone(),
@@ -82,12 +82,17 @@ pub(crate) fn take_classes(config: &mut Config, origin: &Config, cache_dir: &Pat
         return Ok(false);
     }
     let Files { train, .. } = text::files(config, cache_dir)?;
-    let corpus = LabelledCorpus::read(&train, config.task, &config.data.labels).context("data.train")?;
+    let corpus = LabelledCorpus::read(&train, config.task, &filtered(config)?).context("data.train")?;
     let are_the_same = corpus.has_classes(names);
     if are_the_same {
         config.data.labels.names.clone_from(names);
     }
     Ok(are_the_same)
+}
+
+/// How training rows are read, and which of them are wanted.
+fn filtered(config: &Config) -> kiln_data::Result<LabelConfig> {
+    Ok(LabelConfig { filter: config.train_filter()?, ..config.data.labels.clone() })
 }
 
 fn with_names(config: &Config, names: &[String]) -> Config {
@@ -121,6 +126,7 @@ fn source(
     if corpus.report().bad() > 0 {
         notes.push(corpus.report().to_string());
     }
+    notes.extend(corpus.report().filter_notes());
     if source.n_cut() > 0 {
         notes.push(format!(
             "{} of {} have more than {max_len} tokens and are cut (data.text.seq_len, model.max_positions)",
@@ -148,7 +154,8 @@ fn load_or_train(
         return Ok(TextTokenizer::load(tokenizer)?);
     }
     let LabelConfig { text_field, pair_field, words_field, .. } = &config.data.labels;
-    let read_as = (config.task, text_field, pair_field, words_field);
+    let filter = config.train_filter()?;
+    let read_as = read_through(&(config.task, text_field, pair_field, words_field), filter.as_deref());
     let made_from = MadeFrom::of(tokenizer, &read_as, files.iter().map(PathBuf::as_path))?;
     let train = || TextTokenizer::train_on_documents(tokenizer, &corpus.texts(), n_threads());
     let (found, secs) = find_or_make(dir, (&made_from, watched), TextTokenizer::load_dir, train, TextTokenizer::save)?;

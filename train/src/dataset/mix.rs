@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, ChatSource, Example, MixPart, MixParts, MixShares, MixSource, PairCorpus, PairSource, PairTokenizers,
-    Split, TextCorpus, TextSource, TextTokenizer, TokenCache,
+    BatchSource, ChatSource, CorpusConfig, Example, MixPart, MixParts, MixShares, MixSource, PairCorpus, PairSource,
+    PairTokenizers, Split, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenCache,
 };
 
 use super::trained_tokenizer::Watched;
@@ -29,7 +29,8 @@ pub(super) fn open_pairs(
     let valid = pair_corpora(config, Split::Valid)?;
     let files: Vec<PathBuf> = find_files(config, &config.data.train_files(), Split::Train).context("data.mix")?;
     let corpus_config = config.data.corpus.resolved(config.model.max_positions);
-    let all = PairCorpus::open(&files, &corpus_config).context("data.mix")?;
+    let filtered = CorpusConfig { filter: config.train_filter()?, ..corpus_config.clone() };
+    let all = PairCorpus::open(&files, &filtered).context("data.mix")?;
     let mut notes = all.notes();
 
     let watched = Watched::of(all.inputs().iter().flat_map(|input| input.files()));
@@ -41,9 +42,11 @@ pub(super) fn open_pairs(
     notes.extend(folding_note(tokenizers.folding()?, is_trained));
     notes.extend(check_tags(config, &tokenizers)?);
 
+    let mut filter_notes = Vec::new();
     let mut part = |(entry, corpus): &(&MixEntry, PairCorpus), split: &str| -> Result<MixPart<PairSource>> {
         let path = cache_path(cache_dir, split, entry);
         let cache = pairs::open_cache(&path, corpus, &tokenizers, note).with_context(|| of_source(entry))?;
+        filter_notes.extend(notes_of_filter(entry, &cache));
         let source = PairSource::new(cache, &tokenizers, &config.loader).with_context(|| of_source(entry))?;
         Ok(MixPart { name: entry.name.as_str().into(), source })
     };
@@ -51,7 +54,7 @@ pub(super) fn open_pairs(
     let mixed = MixSource::new(MixParts::Pairs(parts), &config.data.mix_shares(), &config.loader)?;
     let valid_parts: Vec<_> = valid.iter().map(|source| part(source, "valid")).collect::<Result<_>>()?;
     watched.ensure_unchanged().context("data.mix")?;
-    notes.extend(described(&mixed, "pair"));
+    notes.extend(described(&mixed, "pair").into_iter().chain(filter_notes));
 
     let mut data = RunData { notes, ..RunData::new(Vocabulary::Pairs(tokenizers.clone()), Arc::new(mixed)) };
     let by_source = valid.iter().map(|(entry, _)| -> Result<(String, Arc<dyn BatchSource>)> {
@@ -84,7 +87,8 @@ pub(super) fn open_text(
     let train = text_corpora(config, Split::Train)?;
     let valid = text_corpora(config, Split::Valid)?;
     let files = find_files(config, &config.data.train_files(), Split::Train).context("data.mix")?;
-    let all = TextCorpus::open(&files, &text_config).context("data.mix")?;
+    let filtered = TextConfig { filter: config.train_filter()?, ..text_config };
+    let all = TextCorpus::open(&files, &filtered).context("data.mix")?;
     let watched = Watched::of(all.files());
     let tokenizer = match vocabulary.as_ref().and_then(Vocabulary::text) {
         Some(tokenizer) => tokenizer.clone(),
@@ -97,10 +101,13 @@ pub(super) fn open_text(
     notes.extend(folding_note(tokenizer.folding()?, is_trained));
     notes.extend(text::default_template(config, &tokenizer)?);
 
+    let mut filter_notes = Vec::new();
     let mut cached = |sources: &[(&MixEntry, TextCorpus)], split: &str| -> Result<()> {
         sources.iter().try_for_each(|(entry, corpus)| {
             let path = cache_path(cache_dir, split, entry);
-            text::open_cache(&path, corpus, &tokenizer, note).map(drop).with_context(|| of_source(entry))
+            let cache = text::open_cache(&path, corpus, &tokenizer, note).with_context(|| of_source(entry))?;
+            filter_notes.extend(notes_of_filter(entry, &cache));
+            Ok(())
         })
     };
     cached(&train, "train")?;
@@ -108,7 +115,7 @@ pub(super) fn open_text(
     watched.ensure_unchanged().context("data.mix")?;
     let parts = text_parts(config, cache_dir, &train, "train", &tokenizer)?;
     let mixed = MixSource::new(parts, &config.data.mix_shares(), &config.loader)?;
-    notes.extend(described(&mixed, "row"));
+    notes.extend(described(&mixed, "row").into_iter().chain(filter_notes));
 
     let mut data = RunData { notes, ..RunData::new(Vocabulary::Text(tokenizer.clone()), Arc::new(mixed)) };
     let by_source = valid.iter().map(|(entry, _)| -> Result<(String, Arc<dyn BatchSource>)> {
@@ -152,6 +159,12 @@ fn of_source(entry: &MixEntry) -> String {
     format!("data.mix, source \"{}\"", entry.name)
 }
 
+/// Returns what a source's filter has dropped.
+fn notes_of_filter(entry: &MixEntry, cache: &TokenCache) -> impl Iterator<Item = String> {
+    let source = of_source(entry);
+    cache.report().filter_notes().into_iter().map(move |note| format!("{source}: {note}"))
+}
+
 /// Returns the files of each source that has some.
 fn files_of(config: &Config, split: Split) -> Result<Vec<(&MixEntry, Vec<PathBuf>)>> {
     let entries = config.data.mix.iter().filter(|entry| split == Split::Train || !entry.valid.is_empty());
@@ -166,14 +179,22 @@ fn pair_corpora(config: &Config, split: Split) -> Result<Vec<(&MixEntry, PairCor
     let open = |(entry, files): (&'_ MixEntry, Vec<PathBuf>)| {
         let mut corpus = config.data.corpus.resolved(config.model.max_positions);
         corpus.tag.clone_from(&entry.tag);
+        if split == Split::Train {
+            corpus.filter = config.source_filter(entry)?;
+        }
         PairCorpus::open(&files, &corpus).with_context(|| of_source(entry))
     };
     files_of(config, split)?.into_iter().map(|(entry, files)| Ok((entry, open((entry, files))?))).collect()
 }
 
 fn text_corpora(config: &Config, split: Split) -> Result<Vec<(&MixEntry, TextCorpus)>> {
-    let text_config = text::text_config(config);
-    let open = |entry, files: &[PathBuf]| TextCorpus::open(files, &text_config).with_context(|| of_source(entry));
+    let open = |entry: &MixEntry, files: &[PathBuf]| -> Result<TextCorpus> {
+        let mut text_config = text::text_config(config);
+        if split == Split::Train {
+            text_config.filter = config.source_filter(entry)?;
+        }
+        TextCorpus::open(files, &text_config).with_context(|| of_source(entry))
+    };
     files_of(config, split)?.into_iter().map(|(entry, files)| Ok((entry, open(entry, &files)?))).collect()
 }
 
@@ -224,6 +245,15 @@ fn measured(parts: MixParts, by_source: Vec<(String, Arc<dyn BatchSource>)>, con
 
 /// Describes each source in a sentence.
 fn described(mixed: &MixSource, unit: &str) -> Vec<String> {
+    let by_step = mixed.parts_by_step();
+    let later = by_step.iter().skip(1).map(|(step, parts)| {
+        let total: u64 = parts.iter().map(|part| part.rows_per_epoch).sum();
+        let share = |part: &kiln_data::MixedPart| {
+            format!("{} {:.1} %", part.name, 100.0 * part.rows_per_epoch as f64 / total as f64)
+        };
+        let shares: Vec<String> = parts.iter().map(share).collect();
+        format!("mixture: after {} steps {} of the {unit}s", thousands(*step as f64), shares.join(", "))
+    });
     let total: u64 = mixed.parts().iter().map(|part| part.rows_per_epoch).sum();
     let describe = |part: &kiln_data::MixedPart| {
         format!(
@@ -235,7 +265,7 @@ fn described(mixed: &MixSource, unit: &str) -> Vec<String> {
             part.passes_per_epoch()
         )
     };
-    mixed.parts().iter().map(describe).collect()
+    mixed.parts().iter().map(describe).chain(later).collect()
 }
 
 /// Refuses a tag that the vocabulary does not know, and notes one that it splits.

@@ -178,8 +178,8 @@ fn cache_at(
         let (kept, repeated) = (cache.report().kept, cache.n_duplicates());
         if kept >= FEWEST_ROWS && repeated as f64 > REPEATED * kept as f64 {
             note(&format!(
-                "warning: {repeated} of {kept} rows repeat an earlier one, so an epoch sees few different rows; remove them unless that is \
-                 intended"
+                "warning: {repeated} of {kept} rows repeat an earlier one, so an epoch sees few different rows; \
+                 data.filter.drop_duplicates = true drops them"
             ));
         }
     }

@@ -9,7 +9,7 @@ use kiln_data::{
     TokenizerConfig, prepare_pairs,
 };
 
-use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
+use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
 use super::{Files, RunData, Vocabulary, built_in, cache_at, folding_note, lacking_note, n_threads};
 use crate::config::Config;
 
@@ -30,7 +30,8 @@ pub(super) fn open(
         };
     }
 
-    let train_corpus = PairCorpus::open(&files.train, &corpus_config).context("data.train")?;
+    let filtered = CorpusConfig { filter: config.train_filter()?, ..corpus_config.clone() };
+    let train_corpus = PairCorpus::open(&files.train, &filtered).context("data.train")?;
     let valid_corpus = match files.valid.as_slice() {
         [] => None,
         files_valid => Some(PairCorpus::open(files_valid, &corpus_config).context("data.valid")?),
@@ -56,6 +57,7 @@ pub(super) fn open(
     } else {
         let path = cache_dir.join("train.tokens");
         let cache = open_cache(&path, &train_corpus, &tokenizers, note).context("data.train")?;
+        notes.extend(cache.report().filter_notes());
         Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?)
     };
 
@@ -150,7 +152,8 @@ pub fn load_or_train(
 
     let files = || corpus.inputs().iter().flat_map(|input| input.files());
     let watched = Watched::of(files());
-    let made_from = MadeFrom::of(config, corpus.config(), files())?;
+    let read_as = read_through(corpus.config(), corpus.config().filter.as_deref());
+    let made_from = MadeFrom::of(config, &read_as, files())?;
     let train = || PairTokenizers::train(config, corpus, n_threads());
     let (tokenizers, secs) =
         find_or_make(dir, (&made_from, &watched), PairTokenizers::load_dir, train, PairTokenizers::save)?;

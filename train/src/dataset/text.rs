@@ -9,7 +9,7 @@ use kiln_data::{
     TextSource, TextTokenizer, TokenCache, TokenizerConfig, prepare_chat, prepare_text, read_chat_template,
 };
 
-use super::trained_tokenizer::{MadeFrom, Watched, find_or_make};
+use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
 use super::{
     Files, RunData, Vocabulary, built_in, cache_at, find_files, folding_note, lacking_note, n_threads, prompt,
 };
@@ -23,7 +23,8 @@ pub(super) fn open(
     note: &mut dyn FnMut(&str),
 ) -> Result<RunData> {
     let Files { train, valid } = files(config, cache_dir)?;
-    let corpus = TextCorpus::open(&train, &text_config(config)).context("data.train")?;
+    let filtered = TextConfig { filter: config.train_filter()?, ..text_config(config) };
+    let corpus = TextCorpus::open(&train, &filtered).context("data.train")?;
     let watched = Watched::of(corpus.files());
     let tokenizer = match vocabulary.as_ref().and_then(Vocabulary::text) {
         Some(tokenizer) => tokenizer.clone(),
@@ -37,7 +38,8 @@ pub(super) fn open(
     let Rows { source: train, report, .. } =
         rows(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
     watched.ensure_unchanged().context("data.train")?;
-    let notes = corpus.notes().into_iter().chain(folding).chain(one_document(&report, &corpus)?);
+    let notes = corpus.notes().into_iter().chain(report.filter_notes()).chain(folding);
+    let notes = notes.chain(one_document(&report, &corpus)?);
     let notes = notes.chain(default_template(config, &tokenizer)?).collect();
     let vocabulary = Vocabulary::Text(tokenizer);
     let mut data = RunData { notes, ..RunData::new(vocabulary, train) };
@@ -268,6 +270,7 @@ pub fn load_or_train(
     // The vocabulary does not depend on how documents become rows.
     let read_as = TextConfig { seq_len: 0, packing: Packing::default(), ..corpus.config().clone() };
     let watched = Watched::of(corpus.files());
+    let read_as = read_through(&read_as, read_as.filter.as_deref());
     let made_from = MadeFrom::of(config, &read_as, corpus.files())?;
     let train = || TextTokenizer::train(config, corpus, n_threads());
     let (tokenizer, secs) =

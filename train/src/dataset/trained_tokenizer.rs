@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use kiln_data::TokenizerConfig;
 use kiln_data::files::{open_file, read_file};
+use kiln_data::{RowFilter, TokenizerConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::files::replace_file;
@@ -38,6 +38,16 @@ impl MadeFrom {
         };
         let corpus = serde_json::to_value(corpus).expect("plain values");
         Ok(Self { config: config.clone(), corpus, files: files.map(hash).collect::<Result<_>>()? })
+    }
+}
+
+/// Adds a filter to how a text is read; nothing without one, so that vocabularies of earlier versions stay valid. Repeated rows do not
+/// matter to a vocabulary: they are dropped later.
+pub(super) fn read_through(read_as: &impl Serialize, filter: Option<&RowFilter>) -> serde_json::Value {
+    let read_as = serde_json::to_value(read_as).expect("plain values");
+    match filter.map(RowFilter::mark_of_texts).filter(|mark| !mark.is_empty()) {
+        Some(mark) => serde_json::json!([read_as, mark]),
+        None => read_as,
     }
 }
 

@@ -19,7 +19,7 @@ pub use memory::{device_memory, live_bytes, machine_of, reserved_bytes};
 pub use peak::{peak_bytes_per_sec, peak_flops_per_sec};
 pub use precision::{PrecisionError, compute_dtype};
 pub use telemetry::Telemetry;
-pub use upload::{Uploaded, send_split, upload, upload_split};
+pub use upload::{RowSources, Uploaded, send_split, upload, upload_split};
 
 /// The value of `--device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -5,7 +5,7 @@ use burn::tensor::{Device, FloatDType, Int, Tensor};
 use kiln_data::{Rank, Shape};
 use kiln_model::flops::{TrainSetting, attention_has_kernel, train_bytes, train_flops_per_batch};
 use kiln_model::{
-    ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, Positions, PreferenceSums, Transformer,
+    ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, Positions, PreferenceSums, RowSums, Transformer,
 };
 
 use crate::config::{Config, GenerateConfig};
@@ -37,6 +37,17 @@ pub trait Model: Module + 'static {
     /// `stream` is the source of randomness for dropout. It is `None` in validation and if [`Self::has_dropout`] is
     /// false.
     fn loss(&self, batch: &Batch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums;
+
+    /// Computes [`Self::loss`], bit for bit, and its parts by the rows of the batch: a mixture reports the losses of its sources with
+    /// it. A model that does not offer this returns `None`.
+    fn loss_by_row(
+        &self,
+        _batch: &Batch,
+        _label_smoothing: f64,
+        _stream: Option<&DropoutStream>,
+    ) -> Option<(LossSums, RowSums)> {
+        None
+    }
 
     /// Computes [`Self::loss`] without dropout, and the parts of each of [`Self::FIGURES`]. A figure is the sum of its numerators
     /// over all batches of the validation data, divided by the sum of its denominators. For an F1 these are `2 tp` and
@@ -134,6 +145,15 @@ impl Model for Transformer {
 
     fn loss(&self, batch: &Batch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         Transformer::loss(self, batch, label_smoothing, stream)
+    }
+
+    fn loss_by_row(
+        &self,
+        batch: &Batch,
+        label_smoothing: f64,
+        stream: Option<&DropoutStream>,
+    ) -> Option<(LossSums, RowSums)> {
+        Transformer::loss_by_row(self, batch, label_smoothing, stream)
     }
 
     fn evaluate(&self, batch: &Batch, label_smoothing: f64) -> Option<EvalSums> {

@@ -204,9 +204,10 @@ fn progress_message(window: &WindowMetrics, trend: &str, left: Option<Duration>)
 fn window_line(window: &WindowMetrics, total_steps: u64, left: Option<Duration>) -> String {
     let speed = &window.throughput;
     format!(
-        "step {}/{total_steps} | {} | grad norm {:.2} | lr {}{} | {} tok/s (padding {:.0}%){} | data wait {:.1}%{} | {} left",
+        "step {}/{total_steps} | {}{} | grad norm {:.2} | lr {}{} | {} tok/s (padding {:.0}%){} | data wait {:.1}%{} | {} left",
         window.step,
         losses(window.loss, window.nll),
+        losses_of_sources(window),
         window.grad_norm,
         rate(window.lr),
         loss_scale(window),
@@ -236,6 +237,11 @@ fn loss_scale(window: &WindowMetrics) -> String {
 /// Describes both losses, or one if they are equal because label smoothing is off.
 fn losses(loss: f64, nll: f64) -> String {
     if (loss - nll).abs() < 5e-5 { format!("loss {loss:.3}") } else { format!("loss {loss:.3} nll {nll:.3}") }
+}
+
+/// Describes the losses of the sources of a mixture.
+fn losses_of_sources(window: &WindowMetrics) -> String {
+    window.sources.losses().map(|(name, loss)| format!(" | {name} nll {:.3}", loss.nll)).collect()
 }
 
 /// Returns what a model wrote after a prompt, as one short line.
@@ -305,6 +311,7 @@ mod tests {
         {
             assert!(line.contains(part), "{part} is missing in {line}");
         }
+        assert!(line.contains("loss 2.500 nll 1.500 | NAME nll 3.000 | grad norm"), "{line}");
         let message = progress_message(&window, " (-3.0% in 50 steps)", left);
         assert_eq!(message, "loss 2.500 (-3.0% in 50 steps) | 1,234,568 tok/s | mfu 30.3% | 5m00s left");
         assert!(!line.contains("new kernels"), "{line}");

@@ -265,6 +265,7 @@ mod samples {
     fn sources() -> SourceMetrics {
         let mut sources = SourceMetrics::default();
         sources.count(&[kiln_data::SourceCount { name: "NAME".into(), rows: 4, tokens: 40 }]);
+        sources.add_loss("NAME", 60.0, 20);
         sources
     }
 

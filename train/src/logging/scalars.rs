@@ -97,6 +97,11 @@ pub(super) fn of_validation(validation: &ValidationMetrics) -> Vec<Scalar> {
     scalars
 }
 
+/// Returns the losses of the sources of a mixture.
+pub(super) fn of_sources(window: &WindowMetrics) -> Vec<(String, f64)> {
+    window.sources.losses().map(|(name, loss)| (format!("loss_metrics/nll/{name}"), loss.nll)).collect()
+}
+
 /// Returns the figures of a model of one's own.
 pub(super) fn of_figures(validation: &ValidationMetrics) -> Vec<(String, f64)> {
     let tag = |(name, value): (&String, &f64)| (format!("validation_metrics/{name}"), *value);

@@ -48,7 +48,12 @@ impl Sink for TensorBoard {
     fn write(&mut self, record: &Record<'_>) -> Result<()> {
         match record {
             Record::Step(step) => self.write_scalars(step.step, &scalars::of_step(step)),
-            Record::Window(window) => self.write_scalars(window.step, &scalars::of_window(window)),
+            Record::Window(window) => {
+                let sources = scalars::of_sources(window);
+                let sources = sources.iter().map(|(tag, value)| (tag.as_str(), *value));
+                let scalars: Vec<_> = scalars::of_window(window).into_iter().chain(sources).collect();
+                self.write_scalars(window.step, &scalars)
+            }
             Record::Validation(validation) => {
                 let figures = scalars::of_figures(validation);
                 let figures = figures.iter().map(|(tag, value)| (tag.as_str(), *value));

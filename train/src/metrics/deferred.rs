@@ -24,6 +24,8 @@ pub struct Measures {
     pub target_tokens: Tensor<1>,
     /// Gradient norm, loss scale, and what became of the step: [`StepNumbers::values`], the norm first.
     pub numbers: Tensor<1>,
+    /// A mixture: negative log-likelihood summed over the labels of each source, then their numbers, `[2 S]`, f32, of this rank.
+    pub of_sources: Option<Tensor<1>>,
 }
 
 impl Measures {
@@ -58,23 +60,34 @@ pub struct StepFacts {
 /// Steps whose copies to the host are enqueued.
 #[derive(Debug)]
 struct Begun {
-    facts: Vec<StepFacts>,
+    facts: Vec<(StepFacts, usize)>,
     read: Readback,
 }
 
 /// The steps whose measurements have not been read yet.
 #[derive(Debug, Default)]
 pub struct DeferredMetrics {
-    pending: Vec<(StepFacts, Tensor<1>)>,
+    /// A mixture: the names of its sources, in order.
+    names: Vec<String>,
+    /// The facts of each step, the numbers that it has of sources, and all its numbers.
+    pending: Vec<((StepFacts, usize), Tensor<1>)>,
     /// Oldest first.
     begun: VecDeque<Begun>,
 }
 
 impl DeferredMetrics {
+    /// Starts without steps. `names` are the sources of a mixture, in order.
+    pub fn of_sources(names: Vec<String>) -> Self {
+        Self { names, ..Self::default() }
+    }
+
     /// Keeps one step's measurements without reading them.
     pub fn push(&mut self, facts: StepFacts, measures: Measures) {
-        let Measures { loss_sum, nll_sum, target_tokens, numbers } = measures;
-        self.pending.push((facts, Tensor::cat(vec![loss_sum, nll_sum, target_tokens, numbers], 0)));
+        let Measures { loss_sum, nll_sum, target_tokens, numbers, of_sources } = measures;
+        let of_sources = of_sources.filter(|sums| sums.dims() == [2 * self.names.len()]);
+        let n = of_sources.as_ref().map_or(0, |sums| sums.dims()[0]);
+        let parts = [loss_sum, nll_sum, target_tokens, numbers].into_iter().chain(of_sources);
+        self.pending.push(((facts, n), Tensor::cat(parts.collect(), 0)));
     }
 
     /// Number of steps that have not been read.
@@ -101,7 +114,16 @@ impl DeferredMetrics {
     pub fn finish(&mut self, lr: impl Fn(u64) -> f64) -> Result<Vec<StepMetrics>, ExecutionError> {
         let Some(Begun { facts, read }) = self.begun.pop_front() else { return Ok(Vec::new()) };
         let values = if facts.is_empty() { Vec::new() } else { host_sync::waiting(|| read.finish())? };
-        Ok(facts.into_iter().zip(values).map(|(facts, values)| measured(facts, &values, &lr)).collect())
+        let measure = |((facts, n), values): ((StepFacts, usize), Vec<f32>)| {
+            let (values, of_sources) = values.split_at(values.len() - n);
+            let mut step = measured(facts, values, &lr);
+            let (nll, n_labels) = of_sources.split_at(n / 2);
+            for (name, (nll, n_labels)) in self.names.iter().zip(nll.iter().zip(n_labels)) {
+                step.sources.add_loss(name, f64::from(*nll), *n_labels as u64);
+            }
+            step
+        };
+        Ok(facts.into_iter().zip(values).map(measure).collect())
     }
 
     /// Reads all steps, oldest first, and waits for the device.
@@ -159,7 +181,8 @@ mod tests {
         let taken = f32::from(u8::from(loss_sum.is_finite() && grad_norm.is_finite()));
         let numbers = [grad_norm, 1.0, taken, 0.0, 0.0, 0.0, 256.0, 2.0, (update - 1 - 2048) as f32, 0.0];
         let [loss_sum, nll_sum, target_tokens] = [loss_sum, nll_sum, target_tokens].map(tensor);
-        Measures { loss_sum, nll_sum, target_tokens, numbers: Tensor::from_data(numbers, &Device::flex()) }
+        let numbers = Tensor::from_data(numbers, &Device::flex());
+        Measures { loss_sum, nll_sum, target_tokens, numbers, of_sources: None }
     }
 
     #[test]
@@ -205,6 +228,27 @@ mod tests {
         let wanted: Vec<_> = (1..=5).map(|step| (step, f64::from(step as f32 / 3.0))).collect();
         assert_eq!(losses, wanted, "bit for bit");
         assert!(deferred.is_empty() && deferred.finish(|_| 0.0).expect("nothing to read").is_empty());
+    }
+
+    #[test]
+    fn sources_get_their_own_losses_and_only_where_there_are_some() {
+        let mut deferred = DeferredMetrics::of_sources(vec!["news".into(), "web".into()]);
+        let of_sources = |values: [f32; 4]| Some(Tensor::from_data(values, &Device::flex()));
+        for (step, of_sources) in
+            [(1, of_sources([6.0, 0.0, 4.0, 0.0])), (2, None), (3, of_sources([1.0, 9.0, 2.0, 3.0]))]
+        {
+            let mut sources = SourceMetrics::default();
+            sources.count(&[kiln_data::SourceCount { name: "news".into(), rows: 1, tokens: 5 }]);
+            let measures = Measures { of_sources, ..measures(8.0, 6.0, 4.0, 0.5, 2048 + step) };
+            deferred.push(StepFacts { step, sources, ..StepFacts::default() }, measures);
+        }
+        let steps = deferred.drain(|_| 0.0).expect("the CPU answers");
+        let nll =
+            |step: &StepMetrics| step.sources.iter().map(|(name, of)| (name.to_owned(), of.nll())).collect::<Vec<_>>();
+        assert_eq!(nll(&steps[0]), [("news".to_owned(), Some(1.5))], "a source without labels is left out");
+        assert_eq!(nll(&steps[1]), [("news".to_owned(), None)]);
+        assert_eq!(nll(&steps[2]), [("news".to_owned(), Some(0.5)), ("web".to_owned(), Some(3.0))]);
+        assert!(steps.iter().all(|step| (step.loss, step.nll, step.grad_norm) == (2.0, 1.5, 0.5)));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use hardware::{DeviceMemory, DeviceTime, GpuUse, HostMemory};
 pub use kiln_ranks::{host_sync, timeline};
 pub use outliers::Outliers;
-pub use sources::{SourceMetrics, SourceTotals};
+pub use sources::{SourceLoss, SourceMetrics, SourceTotals};
 pub use span::{HostTimes, Span, SpanClock, SpanTotals};
 pub use throughput::{Throughput, ThroughputMeter};
 pub use validation::ValidationMetrics;

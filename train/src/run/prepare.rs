@@ -20,7 +20,7 @@ use super::resume::{resume_or_begin, vocabulary_of_run};
 use super::weights::start_from;
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, Weights, find_resume};
 use crate::config::task::TASKS;
-use crate::config::{Config, LostReplicas, Task};
+use crate::config::{Config, DataConfig, LostReplicas, Task};
 use crate::dataset::labelled::take_classes;
 use crate::dataset::{RunData, check_rows};
 
@@ -206,7 +206,8 @@ impl Run {
         let saved = Config::read(&self.dir.join(RUN_CONFIG_FILE)).ok();
         let is_another = saved.is_some_and(|saved| {
             let data = &self.config.data;
-            (saved.data.train, saved.data.mix) != (data.train.clone(), data.mix.clone())
+            let text = |data: &DataConfig| (data.train.clone(), data.mix.clone(), data.filter.clone());
+            text(&saved.data) != text(data)
         });
         if !is_another || checkpoints.list()?.is_empty() {
             return Ok(());

@@ -6,11 +6,14 @@
 use std::ops::Add;
 
 use anyhow::Result;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor};
 use kiln_kernels::optim::StepNumbers;
+use kiln_kernels::row_sums;
+use kiln_model::RowSums;
 use kiln_ranks::Ranks;
 
 use crate::config::Config;
+use crate::device::RowSources;
 use crate::optim::{FlatGradients, FlatOptimizer, Outer, Slices};
 
 /// Sums over the labels of a micro-batch or group, on the device.
@@ -20,13 +23,34 @@ pub struct Sums {
     pub(super) loss: Tensor<1>,
     pub(super) nll: Tensor<1>,
     pub(super) n_labels: Tensor<1>,
+    /// A mixture: the sums of each row, of a micro-batch alone.
+    pub(super) rows: Option<RowSums>,
+    /// A mixture: negative log-likelihood of each source, then labels of each source, `[2 S]`, of this rank.
+    pub(super) of_sources: Option<Tensor<1>>,
+}
+
+impl Sums {
+    /// Adds up the rows of a micro-batch by their sources.
+    pub(super) fn by_source(self, sources: Option<&RowSources>) -> Self {
+        let Some((rows, sources)) = self.rows.as_ref().zip(sources) else { return Self { rows: None, ..self } };
+        let is_of_source = sources.clone().float().cast(DType::F32);
+        let [_, n_rows] = is_of_source.dims();
+        let sum = |of_rows: &Tensor<1>| row_sums(is_of_source.clone() * of_rows.clone().reshape([1, n_rows]));
+        let of_sources = Some(Tensor::cat(vec![sum(&rows.nll), sum(&rows.n_labels)], 0));
+        Self { rows: None, of_sources, ..self }
+    }
 }
 
 impl Add for Sums {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { loss: self.loss + other.loss, nll: self.nll + other.nll, n_labels: self.n_labels + other.n_labels }
+        let of_sources = match (self.of_sources, other.of_sources) {
+            (Some(one), Some(other)) => Some(one + other),
+            (one, other) => one.or(other),
+        };
+        let (loss, nll, n_labels) = (self.loss + other.loss, self.nll + other.nll, self.n_labels + other.n_labels);
+        Self { loss, nll, n_labels, rows: None, of_sources }
     }
 }
 
@@ -125,14 +149,14 @@ impl Exchange {
             Some(nccl) => nccl.add_up(gradients.values, slices.slice()),
             None => slices.add_up(&ranks.exchange(gradients.values, slices.bounds())?),
         };
-        let Sums { loss, nll, n_labels } = sums;
+        let Sums { loss, nll, n_labels, of_sources, .. } = sums;
         let summary = Tensor::cat(vec![sum.squares().clone(), loss, nll, n_labels], 0);
         let summary = ranks.concatenate(summary, slices.summary_bounds())?;
         if !optimizer.is_sharded() && !slices.are_whole() {
             sum.values = ranks.concatenate(sum.values, slices.bounds())?;
         }
         let (gradients, totals) = slices.with_summary(sum, &summary);
-        Ok((sums_of_all(&totals), gradients))
+        Ok((Sums { of_sources, ..sums_of_all(&totals) }, gradients))
     }
 
     /// Makes `step` with the gradients of all ranks, and leaves the weights of all ranks. See [`FlatOptimizer::step`] for the arguments.
@@ -175,7 +199,7 @@ impl Exchange {
 fn sums_of_all(totals: &[Tensor<1>]) -> Sums {
     let of = |totals: &Tensor<1>| {
         let [loss, nll, n_labels] = [0, 1, 2].map(|at| totals.clone().narrow(0, at, 1));
-        Sums { loss, nll, n_labels }
+        Sums { loss, nll, n_labels, rows: None, of_sources: None }
     };
     let first = of(&totals[0]);
     totals[1..].iter().map(of).fold(first, |sum, next| sum + next)

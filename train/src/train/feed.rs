@@ -10,9 +10,10 @@ use kiln_data::{Error, Loader, Position, Rank, Shape, jobs};
 use kiln_kernels::capture::apart;
 use kiln_model::Batch;
 
+use super::exchange::Sums;
 use super::state::TrainState;
 use crate::config::TrainConfig;
-use crate::device::{Uploaded, send_split};
+use crate::device::{RowSources, Uploaded, send_split};
 use crate::metrics::deferred::StepFacts;
 use crate::metrics::{SourceMetrics, Span, SpanClock};
 
@@ -29,6 +30,8 @@ pub struct Group<B = Batch> {
     pub epoch: u64,
     /// A mixture: what this rank's batches have of each source.
     pub sources: SourceMetrics,
+    /// A mixture: which rows of each batch are of which source. Empty without one.
+    pub row_sources: Vec<RowSources>,
     /// Position in the data after the group.
     pub next: Position,
 }
@@ -48,6 +51,11 @@ impl Group {
             samples: self.shapes().map(|shape| shape.batch_size as u64).sum(),
             sources: self.sources.clone(),
         }
+    }
+
+    /// Adds up the losses of micro-batch number `turn` of the group, from 1, by source. Without a mixture nothing is added.
+    pub(super) fn by_source<G>(&self, turn: usize, (sums, gradients): (Sums, G)) -> (Sums, G) {
+        (sums.by_source(self.row_sources.get(turn - 1)), gradients)
     }
 
     /// Returns the shapes of the batches.
@@ -131,9 +139,11 @@ impl GroupFeed {
             }
             return Err(Error::Stopped("the uploading thread has ended".into()));
         };
-        let Group { batches, numbers, n_numbers, epoch, sources, next } = group?;
-        let batches = clock.time(Span::Upload, || batches.into_iter().map(Uploaded::take).collect());
-        Ok(Group { batches, numbers, n_numbers, epoch, sources, next })
+        let Group { batches, numbers, n_numbers, epoch, sources, next, .. } = group?;
+        let taken: Vec<_> = clock.time(Span::Upload, || batches.into_iter().map(Uploaded::take).collect());
+        let (batches, row_sources): (Vec<Batch>, Vec<_>) = taken.into_iter().unzip();
+        let row_sources = row_sources.into_iter().flatten().collect();
+        Ok(Group { batches, numbers, n_numbers, epoch, sources, row_sources, next })
     }
 }
 
@@ -188,7 +198,7 @@ impl Uploader {
         }
 
         let n_numbers = self.first_number(self.grad_accum_steps, batches.len()) - self.first_number(0, 0);
-        Ok(Group { batches, numbers, n_numbers, epoch, sources, next: self.position })
+        Ok(Group { batches, numbers, n_numbers, epoch, sources, row_sources: Vec::new(), next: self.position })
     }
 
     /// Returns the number of the first micro-batch of this rank's batch number `turn` of a step, of which `n_before`

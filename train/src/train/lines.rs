@@ -18,7 +18,7 @@ use super::guard::{Watch, in_step};
 use super::measured::Measured;
 use super::slow_link::LinkWatch;
 use super::state::TrainState;
-use super::together::of_replicas;
+use super::together::{losses_of_sources, of_replicas};
 use crate::config::Config;
 use crate::device::{Telemetry, device_memory, is_cpu};
 use crate::eval::Model;
@@ -60,6 +60,8 @@ pub(super) struct Reporting {
     busy: [f64; 2],
     /// Whether a line has failed: the steps after it do not count.
     has_failed: bool,
+    /// Whether the run is failing: other ranks share nothing any more.
+    is_last: bool,
 }
 
 impl Reporting {
@@ -77,7 +79,7 @@ impl Reporting {
 
         Self {
             logging,
-            deferred: DeferredMetrics::default(),
+            deferred: DeferredMetrics::of_sources(config.data.mix.iter().map(|source| source.name.clone()).collect()),
             outliers: Outliers::default(),
             watch: Watch::new(config, run_dir, train, rank),
             link: LinkWatch::new(config.train.grad_accum_steps),
@@ -89,6 +91,7 @@ impl Reporting {
             steps_behind,
             busy: [0.0; 2],
             has_failed: false,
+            is_last: false,
         }
     }
 
@@ -131,6 +134,7 @@ impl Reporting {
         // replicas measure.
         let is_own = !state.ranks.are_many() || failure.chain().any(|cause| cause.is::<kiln_data::Error>());
         if is_own && !self.has_failed && state.exchange.replicas().is_none() {
+            self.is_last = true;
             // The failure that is reported is the first one.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 self.end_line(state.step, None);
@@ -142,7 +146,8 @@ impl Reporting {
 
     /// Reads and logs the oldest line. Returns the padded tokens of its steps.
     fn log<M: Model>(&mut self, state: &mut TrainState<M>, line: &Line) -> Result<u64> {
-        let Self { logging, deferred, outliers, watch, link, measured, telemetry, device_clock, busy, .. } = self;
+        let Self { logging, deferred, outliers, watch, link, measured, telemetry, device_clock, busy, is_last, .. } =
+            self;
         let rate = state.optimizer.learning_rate();
         // Host sync: a few numbers per step.
         let steps = measured.clock.time(Span::Drain, || deferred.finish(|update| rate.at(update)));
@@ -155,6 +160,9 @@ impl Reporting {
         own.truncate(Watch::n_valid(&own));
         let mut steps =
             if state.exchange.replicas().is_some() { of_replicas(&state.ranks, &own)? } else { own.clone() };
+        if state.is_mixed && !*is_last {
+            losses_of_sources(&state.ranks, &mut steps)?;
+        }
         steps.iter_mut().for_each(|step| outliers.mark(step));
         let totals = measured.end_window(line.n_steps, &steps);
         state.train_secs += totals.training().as_secs_f64();

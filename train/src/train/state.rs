@@ -42,6 +42,8 @@ pub struct TrainState<M = Transformer> {
     pub hiding: Option<Hiding>,
     /// Label smoothing of the training loss.
     pub label_smoothing: f64,
+    /// Whether the data is a mixture, whose sources have losses of their own.
+    pub is_mixed: bool,
     /// Identifies the run in its checkpoints. The constructors leave it empty for a run that begins.
     pub run: Option<String>,
     /// Optimizer steps done, including steps without an update.
@@ -198,6 +200,7 @@ impl<M: Model> TrainState<M> {
             masking: None,
             hiding: None,
             label_smoothing: config.train.label_smoothing,
+            is_mixed: config.data.is_mixed(),
 
             run: None,
             step: 0,

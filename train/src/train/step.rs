@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use burn::tensor::{FloatDType, Tensor};
-use kiln_model::{Batch, DropoutStream, Transformer};
+use kiln_model::{Batch, DropoutStream, RowSums, Transformer};
 
 use super::exchange::Sums;
 use super::state::TrainState;
@@ -110,14 +110,15 @@ pub fn update<M: Model>(
     state.micro_steps += n_numbers;
     state.step += 1;
 
-    let Sums { loss, nll, n_labels } = sums;
+    let Sums { loss, nll, n_labels, of_sources, .. } = sums;
     let TrainState { step, ranks, optimizer, exchange, .. } = state;
     let numbers = exchange.update(*step, ranks, optimizer, gradients, [n_labels.clone(), loss.clone()])?;
     if let Some(ema) = &mut state.ema {
         ema.update(state.step, &state.optimizer.state().master, &numbers);
     }
     state.model = state.optimizer.write_back(state.model.clone());
-    Ok(Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, numbers: numbers.values().clone() })
+    let numbers = numbers.values().clone();
+    Ok(Measures { loss_sum: loss, nll_sum: nll, target_tokens: n_labels, numbers, of_sources })
 }
 
 /// One micro-batch of a step.
@@ -144,14 +145,16 @@ pub(super) struct Pass<'a, M = Transformer> {
     pub(super) has_dropout: bool,
     /// Factor of the loss before backward, `[1]`; `None` for 1.
     pub(super) loss_factor: Option<&'a Tensor<1>>,
+    /// Whether the losses of rows are wanted, too.
+    pub(super) by_row: bool,
 }
 
 impl<'a, M: Model> Pass<'a, M> {
     pub(super) fn of(state: &'a TrainState<M>, loss_factor: Option<&'a Tensor<1>>) -> Self {
         let TrainState { model, optimizer, masking, hiding, label_smoothing, .. } = state;
         let (table, masking, hiding) = (optimizer.table(), masking.as_ref(), hiding.as_ref());
-        let (label_smoothing, has_dropout) = (*label_smoothing, model.has_dropout());
-        Self { model, table, masking, hiding, label_smoothing, has_dropout, loss_factor }
+        let (label_smoothing, has_dropout, by_row) = (*label_smoothing, model.has_dropout(), state.is_mixed);
+        Self { model, table, masking, hiding, label_smoothing, has_dropout, loss_factor, by_row }
     }
 
     /// Returns whether forward needs a random stream.
@@ -175,7 +178,12 @@ impl<'a, M: Model> Pass<'a, M> {
             _ => None,
         };
         let dropout = stream.filter(|_| self.has_dropout);
-        let losses = self.model.loss(masked.as_ref().unwrap_or(batch), self.label_smoothing, dropout);
+        let (batch, smoothing) = (masked.as_ref().unwrap_or(batch), self.label_smoothing);
+        let by_row = self.by_row.then(|| self.model.loss_by_row(batch, smoothing, dropout)).flatten();
+        let (losses, rows) = match by_row {
+            Some((losses, rows)) => (losses, Some(RowSums { nll: rows.nll.inner(), n_labels: rows.n_labels.inner() })),
+            None => (self.model.loss(batch, smoothing, dropout), None),
+        };
 
         // Backward.
         let scaled = match self.loss_factor {
@@ -184,8 +192,8 @@ impl<'a, M: Model> Pass<'a, M> {
         };
         let mut gradients = scaled.backward();
 
-        let sums =
-            Sums { loss: losses.loss_sum.inner(), nll: losses.nll_sum.inner(), n_labels: losses.n_labels.inner() };
+        let (loss, nll, n_labels) = (losses.loss_sum.inner(), losses.nll_sum.inner(), losses.n_labels.inner());
+        let sums = Sums { loss, nll, n_labels, rows, of_sources: None };
         (sums, self.table.flatten_gradients(self.model, &mut gradients, dtype, before))
     }
 }

@@ -13,6 +13,7 @@ mod measured;
 mod muon;
 mod optimizers;
 mod ranks;
+mod sources;
 mod text;
 mod warm_up;
 mod worker;

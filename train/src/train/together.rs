@@ -5,8 +5,8 @@ use kiln_ranks::Ranks;
 use serde::{Deserialize, Serialize};
 
 use super::outcome::Ended;
-use crate::metrics::StepMetrics;
 use crate::metrics::deferred::StepFacts;
+use crate::metrics::{SourceLoss, StepMetrics};
 
 /// A step as one rank, or all of them, see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -90,6 +90,28 @@ pub(super) fn of_replicas(ranks: &Ranks, own: &[StepMetrics]) -> Result<Vec<Step
     // A replica that had to stop has fewer steps.
     let n = told.iter().map(Vec::len).min().unwrap_or(0);
     Ok((0..n).map(|at| merged(&own[at], told.iter().map(|steps| steps[at]))).collect())
+}
+
+/// Gives steps of a mixture the losses of its sources over all ranks. Without other ranks they have them.
+///
+/// # Errors
+/// If another rank has failed.
+pub(super) fn losses_of_sources(ranks: &Ranks, steps: &mut [StepMetrics]) -> Result<()> {
+    if !ranks.are_many() {
+        return Ok(());
+    }
+    let own = |step: &StepMetrics| -> Vec<(String, u64, u64)> {
+        step.sources.losses().map(|(name, loss)| (name.to_owned(), loss.nll.to_bits(), loss.labels)).collect()
+    };
+    let told: Vec<Vec<Vec<(String, u64, u64)>>> =
+        ranks.share("losses of the sources", steps.iter().map(own).collect())?;
+    for (at, step) in steps.iter_mut().enumerate() {
+        let of_step = told.iter().filter_map(|steps| steps.get(at)).flatten();
+        let losses = of_step
+            .map(|(name, nll, labels)| (name.as_str(), SourceLoss { nll: f64::from_bits(*nll), labels: *labels }));
+        step.sources.set_losses(losses);
+    }
+    Ok(())
 }
 
 fn merged(own: &StepMetrics, replicas: impl Iterator<Item = Told> + Clone) -> StepMetrics {

@@ -194,7 +194,7 @@ impl<M: Model> Trainer<M> {
                 micro_batch += 1;
                 // Only the console shows it.
                 let _ = logging.begin(Activity::Step { step: number, micro_batch, of });
-                gradients.compute(state, batch, before)
+                group.by_source(micro_batch, gradients.compute(state, batch, before))
             })
         };
         let take_step = || catch_unwind(AssertUnwindSafe(step));

@@ -129,7 +129,7 @@ fn a_fitting_cache_is_used_again_and_changes_are_noticed() {
     let packed = TextConfig { seq_len: 64, packing: crate::corpus::Packing::Stream, ..TextConfig::default() };
     let same = TextCorpus::open(std::slice::from_ref(&text), &packed).expect("a text");
     assert_eq!(reason(&same, &fixture.tokenizer), None);
-    let changed = Some("the text, its fields or the length limits changed");
+    let changed = Some("the text, its fields, filters or length limits changed");
     assert_eq!(reason(&corpus(&text, TextFormat::Lines), &fixture.tokenizer).as_deref(), changed);
     assert_eq!(reason(&fixture.corpus, &fixture.tokenizer).as_deref(), changed);
     let other = TextFixture::new(&stories(90, 10), &config(TokenizerKind::ByteLevelBpe)).tokenizer;

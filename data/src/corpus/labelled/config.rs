@@ -1,7 +1,10 @@
 //! How labelled rows are read.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
+use crate::corpus::filter::RowFilter;
 use crate::corpus::template::template_problem;
 
 /// How labelled rows are read: records with texts and their classes, or words and their tags. The configuration table
@@ -24,6 +27,9 @@ pub struct LabelConfig {
     pub tags_field: String,
     /// Tolerated fraction of unusable rows, in [0, 1].
     pub max_bad_rows: f64,
+    /// Drops usable rows that are not wanted. Not a key of this table: training text has one (`data.filter`), validation text has none.
+    #[serde(skip)]
+    pub filter: Option<Arc<RowFilter>>,
 }
 
 impl Default for LabelConfig {
@@ -36,6 +42,7 @@ impl Default for LabelConfig {
             words_field: "tokens".into(),
             tags_field: "tags".into(),
             max_bad_rows: 0.0,
+            filter: None,
         }
     }
 }

@@ -3,13 +3,14 @@
 mod config;
 mod row;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use config::LabelConfig;
 use row::{Label, read_row};
 pub use row::{Labelled, LabelledInput};
 
+use super::filter::{RowFilter, repeated, row_hash};
 use super::json::JsonFields;
 use super::report::RowReport;
 use super::text::Task;
@@ -44,8 +45,11 @@ impl LabelledCorpus {
         let mut report = RowReport::default();
         let mut found = Vec::new();
         let files = find_files(files, Split::Train, false)?;
+        let mut seen = HashSet::new();
         for path in &files {
-            read_file(path, task, config, &mut report, &mut |line, row| found.push((path.as_path(), line, row)))?;
+            read_file(path, task, config, &mut report, &mut seen, &mut |line, row| {
+                found.push((path.as_path(), line, row));
+            })?;
         }
         let names = match config.names.as_slice() {
             [] => names_of(found.iter().flat_map(|(_, _, row)| row.labels()))?,
@@ -111,6 +115,7 @@ fn read_file(
     task: Task,
     config: &LabelConfig,
     report: &mut RowReport,
+    seen: &mut HashSet<u128>,
     each: &mut dyn FnMut(u64, row::Unresolved),
 ) -> Result<()> {
     let format = FileFormat::by_name(path).unwrap_or(FileFormat::JSON);
@@ -119,6 +124,7 @@ fn read_file(
     while let Some(Place { line, problem, .. }) = records.next(&mut json)? {
         if problem.is_some() || !json.trim_ascii().is_empty() {
             let row = problem.map_or_else(|| read_row(&json, task, config), Err);
+            let row = row.and_then(|row| wanted_by(config.filter.as_deref(), row, seen));
             match row {
                 Ok(row) if format.is_all_text() => each(line, row.with_numbers()),
                 Ok(row) => each(line, row),
@@ -128,6 +134,20 @@ fn read_file(
         json.clear();
     }
     Ok(())
+}
+
+/// Lets a filter judge a row. `seen` has the hashes of the rows before it.
+fn wanted_by(
+    filter: Option<&RowFilter>,
+    row: row::Unresolved,
+    seen: &mut HashSet<u128>,
+) -> std::result::Result<row::Unresolved, RowProblem> {
+    let Some(filter) = filter else { return Ok(row) };
+    let texts = row.texts();
+    filter.check_text(&texts.join("\n"))?;
+    let labels = row.labels().iter().map(Label::name);
+    let is_repeated = || !seen.insert(row_hash(texts.iter().map(String::as_str).chain([""]).chain(labels)));
+    if filter.drops_duplicates() && is_repeated() { Err(repeated()) } else { Ok(row) }
 }
 
 /// Returns the fields of a record that a row of `task` is made of.

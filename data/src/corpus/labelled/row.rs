@@ -97,6 +97,11 @@ impl Unresolved {
         &self.labels
     }
 
+    /// Returns its texts: of tagged words, joined by spaces.
+    pub(super) fn texts(&self) -> Vec<String> {
+        self.input.texts()
+    }
+
     /// Lets labels that are texts of digits stand for numbers, for formats without numbers.
     pub(super) fn with_numbers(mut self) -> Self {
         self.labels.iter_mut().for_each(|label| label.number = label.name.parse().ok());

@@ -1,7 +1,10 @@
 //! How pairs are read.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
+use crate::corpus::filter::RowFilter;
 use crate::corpus::template::{RowTemplate, template_problem};
 
 /// How the rows of a corpus of pairs are read, and which rows are usable. The configuration table `[data.corpus]`.
@@ -34,6 +37,9 @@ pub struct CorpusConfig {
     /// Put in front of every source, with a space. Not a key of this table: each source of a mixture (`data.mix`) has its own.
     #[serde(skip)]
     pub tag: Option<String>,
+    /// Drops usable rows that are not wanted. Not a key of this table: training text has one (`data.filter`), validation text has none.
+    #[serde(skip)]
+    pub filter: Option<Arc<RowFilter>>,
 }
 
 impl Default for CorpusConfig {
@@ -50,6 +56,7 @@ impl Default for CorpusConfig {
             split_special_tokens: true,
             max_bad_rows: 0.01,
             tag: None,
+            filter: None,
         }
     }
 }

@@ -1,9 +1,11 @@
 //! One row of text: a pair, or the reason why it cannot be used.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::CorpusConfig;
 use super::header::Columns;
+use crate::corpus::filter::RowFilter;
 use crate::corpus::json::JsonFields;
 use crate::formats::{RowProblem, Wanted};
 
@@ -33,12 +35,13 @@ pub(crate) fn length_problem(source_tokens: usize, target_tokens: usize, config:
 pub(crate) struct RowParser {
     fields: JsonFields<2>,
     tag: Option<String>,
+    filter: Option<Arc<RowFilter>>,
 }
 
 impl RowParser {
     pub(crate) fn new(config: &CorpusConfig) -> Self {
         let fields = JsonFields::new([config.source_field.clone(), config.target_field.clone()]);
-        Self { fields, tag: config.tag.clone() }
+        Self { fields, tag: config.tag.clone(), filter: config.filter.clone() }
     }
 
     /// Returns the fields that the parser reads of a record.
@@ -67,9 +70,12 @@ impl RowParser {
         self.pair(column(columns.source)?.into(), column(columns.target)?.into())
     }
 
-    /// Pairs two texts, and puts the tag in front of the source.
+    /// Pairs two texts, judges the pair, and puts the tag in front of the source.
     fn pair<'a>(&self, source: Cow<'a, str>, target: Cow<'a, str>) -> Result<Pair<'a>, RowProblem> {
         let pair = pair(source, target)?;
+        if let Some(filter) = &self.filter {
+            filter.check_pair(&pair.source, &pair.target)?;
+        }
         Ok(match &self.tag {
             Some(tag) => Pair { source: format!("{tag} {}", pair.source).into(), ..pair },
             None => pair,

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{Conversation, Preference, TextCorpus, TextFile, TextFormat};
+use super::{Conversation, Preference, TextConfig, TextCorpus, TextFile, TextFormat};
 use crate::error::{Error, Result};
 use crate::formats::{LineReader, Place, Records, RowProblem, Wanted};
 
@@ -51,6 +51,8 @@ pub(crate) struct DocumentPart<'a> {
     pub(crate) line: u64,
     /// Whether it continues the document before.
     pub(crate) continues: bool,
+    /// Whether it is the whole document.
+    pub(crate) whole: bool,
     pub(crate) text: Result<Cow<'a, str>, RowProblem>,
 }
 
@@ -73,18 +75,30 @@ impl TextBlock {
                 Ok(text) if whole => self.document(text, corpus),
                 text => text,
             };
-            Ok(DocumentPart { line: part.line, continues: part.continues, text })
+            Ok(DocumentPart { line: part.line, continues: part.continues, whole, text })
         })
     }
 
-    /// Parses the lines of a file of conversations, whose fields `field` may name. Returns each with its number, counted from 1.
-    pub(crate) fn conversations(&self, field: &str) -> impl Iterator<Item = (u64, Result<Conversation, RowProblem>)> {
-        self.parsed(move |line| Conversation::parse(line, field))
+    /// Parses the lines of a file of conversations. Returns each with its number, counted from 1.
+    pub(crate) fn conversations(
+        &self,
+        config: &TextConfig,
+    ) -> impl Iterator<Item = (u64, Result<Conversation, RowProblem>)> {
+        self.parsed(move |line| {
+            let row = Conversation::parse(line, &config.field)?;
+            config.check_text(&row.contents()).map(|()| row)
+        })
     }
 
     /// Parses the lines of a file of preferences, as [`Self::conversations`] does.
-    pub(crate) fn preferences(&self) -> impl Iterator<Item = (u64, Result<Preference, RowProblem>)> {
-        self.parsed(Preference::parse)
+    pub(crate) fn preferences(
+        &self,
+        config: &TextConfig,
+    ) -> impl Iterator<Item = (u64, Result<Preference, RowProblem>)> {
+        self.parsed(move |line| {
+            let row = Preference::parse(line)?;
+            config.check_text(&row.contents()).map(|()| row)
+        })
     }
 
     fn parsed<T>(
@@ -128,17 +142,26 @@ impl TextBlock {
         if text.trim().is_empty() {
             return Err(RowProblem::NoText);
         }
-        match self.format {
-            TextFormat::Jsonl | TextFormat::Records => {}
-            TextFormat::Chat => return Ok(Cow::Owned(Conversation::parse(&text, &corpus.config().field)?.to_text())),
-            TextFormat::Preferences => return Ok(Cow::Owned(Preference::parse(&text)?.to_text())),
-            _ => return Ok(text),
-        }
-        let [text] = match text {
-            Cow::Borrowed(line) => corpus.field().parse(line)?,
-            Cow::Owned(line) => corpus.field().parse(&line)?.map(|text| Cow::Owned(text.into_owned())),
+        let config = corpus.config();
+        let [text] = match (self.format, text) {
+            (TextFormat::Chat, text) => {
+                let row = Conversation::parse(&text, &config.field)?;
+                return config.check_text(&row.contents()).map(|()| Cow::Owned(row.to_text()));
+            }
+            (TextFormat::Preferences, text) => {
+                let row = Preference::parse(&text)?;
+                return config.check_text(&row.contents()).map(|()| Cow::Owned(row.to_text()));
+            }
+            (TextFormat::Jsonl | TextFormat::Records, Cow::Borrowed(line)) => corpus.field().parse(line)?,
+            (TextFormat::Jsonl | TextFormat::Records, Cow::Owned(line)) => {
+                corpus.field().parse(&line)?.map(|text| Cow::Owned(text.into_owned()))
+            }
+            (_, text) => [text],
         };
-        if text.trim().is_empty() { Err(RowProblem::NoText) } else { Ok(text) }
+        if text.trim().is_empty() {
+            return Err(RowProblem::NoText);
+        }
+        config.check_text(&text).map(|()| text)
     }
 }
 

@@ -1,10 +1,13 @@
 //! How plain text is read and divided into rows.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::corpus::filter::RowFilter;
 use crate::corpus::template::template_problem;
+use crate::formats::RowProblem;
 
 /// What a model learns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -102,6 +105,10 @@ pub struct TextConfig {
     /// Tolerated share of unusable documents (malformed or without text), in [0, 1]. Files with blank lines between
     /// documents have no documents without text.
     pub max_bad_rows: f64,
+    /// Drops usable documents that are not wanted. Not a key of this table: training text has one (`data.filter`), validation text
+    /// has none.
+    #[serde(skip)]
+    pub filter: Option<Arc<RowFilter>>,
 }
 
 impl Default for TextConfig {
@@ -115,6 +122,7 @@ impl Default for TextConfig {
             learn: Learn::Answers,
             split_special_tokens: true,
             max_bad_rows: 0.01,
+            filter: None,
         }
     }
 }
@@ -182,6 +190,11 @@ impl TextConfig {
             ));
         }
         problems
+    }
+
+    /// Lets the filter judge a text.
+    pub(super) fn check_text(&self, text: &str) -> Result<(), RowProblem> {
+        self.filter.as_ref().map_or(Ok(()), |filter| filter.check_text(text))
     }
 
     /// Whether rows are conversations, which a chat template writes.

@@ -130,6 +130,11 @@ impl Conversation {
         Ok(Self { messages })
     }
 
+    /// Returns the texts of all messages, each on a line of its own: what a filter looks at.
+    pub(crate) fn contents(&self) -> String {
+        self.messages.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n")
+    }
+
     /// Returns the text that a vocabulary is trained on: the conversation in the form of the default template.
     pub(crate) fn to_text(&self) -> String {
         let turn = |message: &ChatMessage| format!("<|im_start|>{}\n{}<|im_end|>\n", message.role, message.content);

@@ -124,7 +124,7 @@ impl TextCorpus {
             let block = block?;
             let path = self.path_of(&block);
             for part in block.document_parts(self) {
-                let DocumentPart { line, continues, text } = part?;
+                let DocumentPart { line, continues, text, .. } = part?;
                 match text {
                     Ok(text) if continues => documents.last_mut().expect("a document's start").push_str(&text),
                     Ok(text) => {
@@ -151,8 +151,8 @@ impl TextCorpus {
             messages.find(|message| message.role == Role::User).map(|message| message.content)
         };
         Ok(match self.config.is_preferences() {
-            true => block.preferences().find_map(|(_, row)| of(row.ok()?.chosen)),
-            false => block.conversations(&self.config.field).find_map(|(_, row)| of(row.ok()?)),
+            true => block.preferences(&self.config).find_map(|(_, row)| of(row.ok()?.chosen)),
+            false => block.conversations(&self.config).find_map(|(_, row)| of(row.ok()?)),
         })
     }
 

@@ -41,6 +41,11 @@ impl Preference {
         Ok(found)
     }
 
+    /// Returns the texts of all messages of both conversations: what a filter looks at.
+    pub(crate) fn contents(&self) -> String {
+        format!("{}\n{}", self.chosen.contents(), self.rejected.contents())
+    }
+
     /// Returns the text that a vocabulary is trained on.
     pub(crate) fn to_text(&self) -> String {
         self.chosen.to_text() + &self.rejected.to_text()

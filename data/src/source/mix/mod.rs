@@ -22,8 +22,11 @@
 //!
 //! Packed text has rows of one length, and each pass packs the documents in another order. The plan keeps that order for
 //! each pass that it takes rows of ([`MixedRows`]).
+//!
+//! Shares may change with the optimizer steps: see [`phases`].
 
 mod parts;
+mod phases;
 mod share;
 #[cfg(test)]
 mod tests;
@@ -32,8 +35,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use self::parts::{MixPart, MixParts};
-pub use self::share::{MixShares, MixedPart};
-use self::share::{of_cells, of_sources};
+use self::phases::{Phase, Slice, slices};
+pub use self::share::{MixShares, MixedPart, SharesFrom};
+use self::share::{of_cells, of_steps};
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Buckets, EpochPlan, MixedRows};
 use crate::error::{Error, Result};
@@ -49,7 +53,8 @@ pub struct MixSource {
     /// The number of each source's first row.
     first_rows: Vec<u32>,
     cells: Vec<Cell>,
-    buckets: Buckets,
+    /// At least one.
+    phases: Vec<Phase>,
     /// Decides the rows of every epoch, except the sources. Part of the fingerprint.
     settings: String,
 }
@@ -61,8 +66,6 @@ struct Cell {
     bucket: usize,
     /// Row numbers within the source.
     rows: Vec<u32>,
-    /// Rows of each epoch.
-    rows_per_epoch: u64,
 }
 
 impl Cell {
@@ -89,7 +92,7 @@ impl MixSource {
         }
         let names: Vec<Arc<str>> = (0..parts.len()).map(|part| parts.name(part).clone()).collect();
         let sizes: Vec<u64> = (0..parts.len()).map(|part| parts.n_rows(part) as u64).collect();
-        let rows_per_epoch = of_sources(&names, &sizes, shares)?;
+        let shares = of_steps(&names, &sizes, shares)?;
         let mut first_rows = Vec::with_capacity(sizes.len());
         let mut n_rows = 0;
         for size in &sizes {
@@ -102,24 +105,64 @@ impl MixSource {
             )));
         }
 
-        let (cells, buckets) = match parts.packed_shape() {
-            Some(shape) => packed(&sizes, &rows_per_epoch, shape),
-            None => bucketed(&parts, &sizes, &rows_per_epoch, loader)?,
+        let (cells, phases) = match parts.packed_shape() {
+            Some(shape) => packed(&sizes, shares, shape),
+            None => bucketed(&parts, &sizes, &shares, loader)?,
         };
-        let mixed: Vec<MixedPart> = (names.into_iter().zip(&sizes).enumerate())
-            .map(|(part, (name, rows))| {
-                let of_part = cells.iter().filter(|cell| cell.part == part);
-                MixedPart { name, rows: *rows, rows_per_epoch: of_part.map(|cell| cell.rows_per_epoch).sum() }
-            })
-            .collect();
-        let settings = mixed.iter().map(|part| format!("{} of {}", part.rows_per_epoch, part.rows));
-        let settings = format!("mixture 1: {}", settings.collect::<Vec<_>>().join(", "));
-        Ok(Self { parts, mixed, first_rows, cells, buckets, settings })
+        let mut mixed = Self { parts, mixed: Vec::new(), first_rows, cells, phases, settings: String::new() };
+        mixed.mixed = mixed.parts_in(&mixed.phases[0]);
+        let described = mixed.parts_by_step().into_iter().map(|(step, parts)| {
+            let parts = parts.iter().map(|part| format!("{} of {}", part.rows_per_epoch, part.rows));
+            let from = if step > 0 { format!("from step {step} on: ") } else { String::new() };
+            from + &parts.collect::<Vec<_>>().join(", ")
+        });
+        mixed.settings = format!("mixture 1: {}", described.collect::<Vec<_>>().join("; "));
+        Ok(mixed)
     }
 
-    /// Returns what the mixture has of each source.
+    /// Returns what the mixture has of each source; at first, if the shares change.
     pub fn parts(&self) -> &[MixedPart] {
         &self.mixed
+    }
+
+    /// Returns what the mixture has of each source from each step on at which its shares change. The first step is 0.
+    pub fn parts_by_step(&self) -> Vec<(u64, Vec<MixedPart>)> {
+        self.phases.iter().map(|phase| (phase.first_step, self.parts_in(phase))).collect()
+    }
+
+    fn parts_in(&self, phase: &Phase) -> Vec<MixedPart> {
+        let of_part = |part: usize| {
+            let rows = self.cells.iter().zip(&phase.rows_per_epoch).filter(|(cell, _)| cell.part == part);
+            let rows_per_epoch = rows.map(|(_, rows)| rows).sum();
+            MixedPart { name: self.parts.name(part).clone(), rows: self.parts.n_rows(part) as u64, rows_per_epoch }
+        };
+        (0..self.parts.len()).map(of_part).collect()
+    }
+
+    /// Plans an epoch of a phase, all of its batches.
+    fn plan_of(&self, slice: &Slice, order: Order) -> EpochPlan {
+        let phase = &self.phases[slice.phase];
+        let mut mixed = MixedRows::default();
+        let mut numbers = Vec::new();
+        for ((cell, rows_per_epoch), before) in self.cells.iter().zip(&phase.rows_per_epoch).zip(&slice.before) {
+            let n_rows = cell.rows.len() as u64;
+            let (mut at, end) = (*before, before + rows_per_epoch);
+            while at < end {
+                let (pass, from) = (at / n_rows, at % n_rows);
+                let to = n_rows.min(from + end - at);
+                at += to - from;
+
+                let order = order.of_pass(cell.list(), pass);
+                let permutation = order.indices(n_rows as u32, ShuffleOf::Rows);
+                let rows = permutation[from as usize..to as usize].iter().map(|at| cell.rows[*at as usize]);
+                match self.parts.documents(cell.part, order) {
+                    Some(documents) => numbers.extend(mixed.add(cell.part, documents, rows)),
+                    None => numbers.extend(rows.map(|row| self.first_rows[cell.part] + row)),
+                }
+            }
+        }
+        order.apply(&mut numbers, ShuffleOf::Rows);
+        phase.buckets.plan_rows(&numbers, order).with_mixed(mixed)
     }
 
     /// Returns the source of a row number and the number of the row within it.
@@ -136,9 +179,12 @@ impl MixSource {
                 BatchLayout::Pairs => batch.source_lengths()[at] + batch.target_lengths()[at],
                 BatchLayout::Text => batch.lengths()[at],
             };
-            let count = &mut counts[self.origin(*number).0];
+            let part = self.origin(*number).0;
+            let count = &mut counts[part];
             *count = (count.0 + 1, count.1 + tokens as u64);
+            batch.row_sources.push(part as u16);
         }
+        batch.n_sources = self.mixed.len();
         let counts = self.mixed.iter().zip(counts).filter(|(_, (rows, _))| *rows > 0);
         batch.sources =
             counts.map(|(part, (rows, tokens))| SourceCount { name: part.name.clone(), rows, tokens }).collect();
@@ -146,92 +192,90 @@ impl MixSource {
 }
 
 /// Returns the cells of packed rows, which all have one length.
-fn packed(sizes: &[u64], rows_per_epoch: &[u64], shape: Shape) -> (Vec<Cell>, Buckets) {
-    let cell = |(part, (size, rows)): (usize, (&u64, &u64))| Cell {
-        part,
-        bucket: 0,
-        rows: (0..*size as u32).collect(),
-        rows_per_epoch: *rows,
+fn packed(sizes: &[u64], shares: Vec<(u64, Vec<u64>)>, shape: Shape) -> (Vec<Cell>, Vec<Phase>) {
+    let cell = |(part, size): (usize, &u64)| Cell { part, bucket: 0, rows: (0..*size as u32).collect() };
+    let phase = |(step, rows_per_epoch): (u64, Vec<u64>)| {
+        let n_rows = rows_per_epoch.iter().sum::<u64>() as usize;
+        Phase::new(step, rows_per_epoch, Buckets::of_one_shape(shape, n_rows))
     };
-    let cells = sizes.iter().zip(rows_per_epoch).enumerate().map(cell).collect();
-    (cells, Buckets::of_one_shape(shape, rows_per_epoch.iter().sum::<u64>() as usize))
+    (sizes.iter().enumerate().map(cell).collect(), shares.into_iter().map(phase).collect())
 }
 
 /// Sorts the rows of all sources into the same length buckets.
 fn bucketed(
     parts: &MixParts,
     sizes: &[u64],
-    rows_per_epoch: &[u64],
+    shares: &[(u64, Vec<u64>)],
     loader: &LoaderConfig,
-) -> Result<(Vec<Cell>, Buckets)> {
+) -> Result<(Vec<Cell>, Vec<Phase>)> {
     let lengths: Vec<(usize, usize)> =
         (0..parts.len()).flat_map(|part| (0..parts.n_rows(part)).map(move |row| parts.lengths(part, row))).collect();
     let buckets = Buckets::new(lengths.iter().copied(), parts.max_lens(), loader)?;
 
-    let mut cells: Vec<Cell> = Vec::new();
+    // The cells of each source, with their tokens.
+    let mut cells: Vec<(Cell, usize)> = Vec::new();
     let mut first = 0;
-    for (part, (size, rows_per_epoch)) in sizes.iter().zip(rows_per_epoch).enumerate() {
+    for (part, size) in sizes.iter().enumerate() {
         let mut rows_of = vec![Vec::new(); buckets.len()];
         (0..*size as u32).for_each(|row| rows_of[buckets.of(first + row as usize)].push(row));
-        first += *size as usize;
-        let found: Vec<(usize, Vec<u32>)> =
-            rows_of.into_iter().enumerate().filter(|(_, rows)| !rows.is_empty()).collect();
-        let n_rows: Vec<u64> = found.iter().map(|(_, rows)| rows.len() as u64).collect();
-        let shares = of_cells(*rows_per_epoch, &n_rows);
-        cells.extend(found.into_iter().zip(shares).map(|((bucket, rows), n)| Cell {
-            part,
-            bucket,
-            rows,
-            rows_per_epoch: n,
+        let found = rows_of.into_iter().enumerate().filter(|(_, rows)| !rows.is_empty());
+        cells.extend(found.map(|(bucket, rows)| {
+            let of_row = |row: &u32| lengths[first + *row as usize];
+            let n_tokens = rows.iter().map(of_row).map(|(source, target)| source + target).sum();
+            (Cell { part, bucket, rows }, n_tokens)
         }));
+        first += *size as usize;
     }
 
-    let (mut of_bucket, mut tokens) = (vec![0; buckets.len()], 0.0);
-    let mut firsts = Vec::with_capacity(sizes.len());
-    sizes.iter().fold(0, |before, size| {
-        firsts.push(before);
-        before + *size as usize
-    });
-    for cell in &cells {
-        of_bucket[cell.bucket] += cell.rows_per_epoch as usize;
-        let of_row = |row: &u32| lengths[firsts[cell.part] + *row as usize];
-        let n_tokens: usize = cell.rows.iter().map(of_row).map(|(source, target)| source + target).sum();
-        tokens += n_tokens as f64 * cell.rows_per_epoch as f64 / cell.rows.len() as f64;
-    }
-    Ok((cells, buckets.with_rows(&of_bucket, tokens as u64)))
+    let phase = |(step, of_parts): &(u64, Vec<u64>)| {
+        let mut rows_per_epoch = Vec::with_capacity(cells.len());
+        for (part, total) in of_parts.iter().enumerate() {
+            let of_part = cells.iter().filter(|(cell, _)| cell.part == part);
+            rows_per_epoch
+                .extend(of_cells(*total, &of_part.map(|(cell, _)| cell.rows.len() as u64).collect::<Vec<_>>()));
+        }
+        let (mut of_bucket, mut tokens) = (vec![0; buckets.len()], 0.0);
+        for ((cell, n_tokens), rows) in cells.iter().zip(&rows_per_epoch) {
+            of_bucket[cell.bucket] += *rows as usize;
+            tokens += *n_tokens as f64 * *rows as f64 / cell.rows.len() as f64;
+        }
+        Phase::new(*step, rows_per_epoch, buckets.clone().with_rows(&of_bucket, tokens as u64))
+    };
+    let phases = shares.iter().map(phase).collect();
+    Ok((cells.into_iter().map(|(cell, _)| cell).collect(), phases))
 }
 
 impl BatchSource for MixSource {
     fn plan(&self, order: Order) -> EpochPlan {
-        let mut mixed = MixedRows::default();
-        let mut numbers = Vec::new();
-        for cell in &self.cells {
-            let n_rows = cell.rows.len() as u64;
-            let (mut at, end) = (order.epoch() * cell.rows_per_epoch, (order.epoch() + 1) * cell.rows_per_epoch);
-            while at < end {
-                let (pass, from) = (at / n_rows, at % n_rows);
-                let to = n_rows.min(from + end - at);
-                at += to - from;
-
-                let order = order.of_pass(cell.list(), pass);
-                let permutation = order.indices(n_rows as u32, ShuffleOf::Rows);
-                let rows = permutation[from as usize..to as usize].iter().map(|at| cell.rows[*at as usize]);
-                match self.parts.documents(cell.part, order) {
-                    Some(documents) => numbers.extend(mixed.add(cell.part, documents, rows)),
-                    None => numbers.extend(rows.map(|row| self.first_rows[cell.part] + row)),
-                }
-            }
-        }
-        order.apply(&mut numbers, ShuffleOf::Rows);
-        self.buckets.plan_rows(&numbers, order).with_mixed(mixed)
+        self.plan_for_steps(order, 1)
     }
 
+    fn plan_for_steps(&self, order: Order, group_size: usize) -> EpochPlan {
+        let size = self.batches_per_epoch();
+        let first = order.epoch() * size;
+        let slices = slices(&self.phases, first..first + size, group_size as u64);
+        let plan = |slice: &Slice| self.plan_of(slice, order.at_epoch(slice.epoch));
+        if let [whole] = &slices[..]
+            && whole.batches.len() as u64 == self.phases[whole.phase].batches_per_epoch
+        {
+            return plan(whole);
+        }
+        let mut joined = EpochPlan::with_capacity(0);
+        slices.iter().for_each(|slice| joined.append(plan(slice), slice.batches.clone()));
+        joined
+    }
+
+    /// An epoch has as many batches as the first shares make of all rows.
     fn batches_per_epoch(&self) -> u64 {
-        self.buckets.batches_per_epoch()
+        self.phases[0].batches_per_epoch
     }
 
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
-        Some(self.buckets.shapes())
+        let mut shapes = self.phases[0].buckets.shapes();
+        for (shape, n) in self.phases[1..].iter().flat_map(|phase| phase.buckets.shapes()) {
+            shapes.entry(shape).or_insert(n);
+        }
+        Some(shapes)
     }
 
     fn fingerprint(&self) -> String {

@@ -10,9 +10,20 @@ use crate::error::{Error, Result};
 pub enum MixShares {
     /// One weight per source, above 0. A source's share is its weight divided by their sum.
     Weights(Vec<f64>),
+    /// Weights that change with the optimizer steps, in the order of the steps; the first ones from step 0 on.
+    Changing(Vec<SharesFrom>),
     /// Proportional to the rows of a source to the power of one divided by this temperature. 1 keeps the sizes; a high
     /// temperature makes the shares equal.
     Temperature(f64),
+}
+
+/// Weights from an optimizer step on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SharesFrom {
+    /// Optimizer steps before them.
+    pub step: u64,
+    /// One weight per source. A source of weight 0 has no rows.
+    pub weights: Vec<f64>,
 }
 
 /// What a mixture has of a source.
@@ -31,6 +42,29 @@ impl MixedPart {
     pub fn passes_per_epoch(&self) -> f64 {
         self.rows_per_epoch as f64 / self.rows.max(1) as f64
     }
+}
+
+/// Returns how many rows an epoch has of each source, from each step on at which the shares change.
+pub(super) fn of_steps(names: &[Arc<str>], sizes: &[u64], shares: &MixShares) -> Result<Vec<(u64, Vec<u64>)>> {
+    let MixShares::Changing(changes) = shares else { return Ok(vec![(0, of_sources(names, sizes, shares)?)]) };
+    let ascend = changes.windows(2).all(|two| two[0].step < two[1].step);
+    if !ascend || changes.first().is_none_or(|first| first.step != 0) {
+        return Err(Error::Invalid("shares of data.mix that change need steps that ascend from 0".into()));
+    }
+    of_sources(names, sizes, &MixShares::Temperature(1.0))?;
+
+    let of_change = |SharesFrom { step, weights }: &SharesFrom| {
+        let are_valid = weights.len() == names.len() && weights.iter().all(|weight| *weight >= 0.0);
+        let sum: f64 = weights.iter().sum();
+        if !(are_valid && sum > 0.0 && sum.is_finite()) {
+            return Err(Error::Invalid(format!(
+                "the weights of data.mix from step {step} on are not one finite number from 0 per source, with a sum above 0"
+            )));
+        }
+        let rows = apportion(sizes.iter().sum(), weights).into_iter().zip(weights);
+        Ok((*step, rows.map(|(rows, weight)| if *weight > 0.0 { rows.max(1) } else { 0 }).collect()))
+    };
+    changes.iter().map(of_change).collect()
 }
 
 /// Divides as many rows as all sources have by their shares; each source gets at least one.
@@ -58,6 +92,7 @@ pub(super) fn of_sources(names: &[Arc<str>], sizes: &[u64], shares: &MixShares) 
             }
             weights.clone()
         }
+        MixShares::Changing(_) => unreachable!("divided for each step"),
         MixShares::Temperature(temperature) if is_valid(temperature) => {
             sizes.iter().map(|size| (*size as f64).powf(1.0 / temperature)).collect()
         }
@@ -74,8 +109,11 @@ pub(super) fn of_sources(names: &[Arc<str>], sizes: &[u64], shares: &MixShares) 
 }
 
 /// Divides the rows that an epoch has of a source among its length buckets, of the sizes `cells`; each gets at least one,
-/// so that no row is left out for ever.
+/// so that no row is left out for ever. A source without rows has none in any bucket.
 pub(super) fn of_cells(total: u64, cells: &[u64]) -> Vec<u64> {
+    if total == 0 {
+        return vec![0; cells.len()];
+    }
     let weights: Vec<f64> = cells.iter().map(|size| *size as f64).collect();
     let mut rows = apportion(total, &weights);
     for cell in 0..rows.len() {
@@ -117,6 +155,27 @@ mod tests {
         // Sizes as weights give the sizes back, whatever floating point makes of the quotients.
         for sizes in [vec![3, 7, 11], vec![1, 1_000_003, 77], vec![49, 1, 50]] {
             assert_eq!(of_cells(sizes.iter().sum(), &sizes), sizes);
+        }
+    }
+
+    #[test]
+    fn shares_are_divided_anew_at_each_change() {
+        let from = |step, weights: [f64; 2]| SharesFrom { step, weights: weights.into() };
+        let of = |changes: Vec<SharesFrom>| of_steps(&names(2), &[100, 300], &MixShares::Changing(changes));
+        let found = of(vec![from(0, [1.0, 0.0]), from(10, [1.0, 3.0]), from(20, [1e-9, 1.0])]).expect("valid");
+        assert_eq!(found, [(0, vec![400, 0]), (10, vec![100, 300]), (20, vec![1, 400])]);
+        assert_eq!(of_cells(0, &[5, 5]), [0, 0]);
+        for (changes, wanted) in [
+            (vec![from(1, [1.0, 1.0])], "ascend from 0"),
+            (vec![from(0, [1.0, 1.0]), from(5, [1.0, 2.0]), from(5, [2.0, 1.0])], "ascend from 0"),
+            (vec![from(0, [0.0, 0.0])], "from step 0 on are not"),
+            (vec![from(0, [1.0, 1.0]), from(9, [f64::INFINITY, 1.0])], "from step 9 on are not"),
+            (vec![from(0, [1.0, f64::NAN])], "from step 0 on are not"),
+            (vec![from(0, [1.0, -1.0])], "from step 0 on are not"),
+            (Vec::new(), "ascend from 0"),
+        ] {
+            let error = of(changes).expect_err(wanted).to_string();
+            assert!(error.contains(wanted), "{error}");
         }
     }
 

@@ -209,3 +209,120 @@ fn the_order_never_changes_between_versions() {
     let plan = source.plan(Order::Shuffled { seed: 42, epoch: 7 });
     assert_eq!(plan.batch(0).0[..8], [7u32, 127, 298, 326, 237, 218, 277, 513]);
 }
+
+/// Shares of the sources from some steps on.
+fn changing(changes: &[(u64, Vec<f64>)]) -> MixShares {
+    MixShares::Changing(
+        changes.iter().map(|(step, weights)| SharesFrom { step: *step, weights: weights.clone() }).collect(),
+    )
+}
+
+#[test]
+fn shares_follow_the_steps_whatever_reads_them_from_wherever() {
+    const CHANGES: [u64; 3] = [0, 9, 60];
+    let of_pairs = [[4.0, 1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 4.0, 2.0], [0.0, 0.0, 1.0, 1.0, 1.0]];
+    let of_texts = [[1.0, 3.0, 0.0], [0.0, 1.0, 1.0], [4.0, 1.0, 1.0]];
+    let weights: [Vec<Vec<f64>>; 2] = [of_pairs.map(Vec::from).into(), of_texts.map(Vec::from).into()];
+    let shares = weights.clone().map(|weights| changing(&CHANGES.into_iter().zip(weights).collect::<Vec<_>>()));
+    let of_pairs = Arc::new(pairs(&shares[0], &loader_config(0)).expect("valid shares"));
+    let of_texts = Arc::new(texts(&shares[1], &loader_config(0)));
+
+    for (source, weights) in [of_pairs, of_texts].into_iter().zip(&weights) {
+        let longest = source.phases.iter().map(|phase| phase.batches_per_epoch).max().expect("phases");
+        let n = (120 + 3 * longest as usize).next_multiple_of(4);
+        let whole = batches(&source, 0, 1, Position::default(), n);
+
+        // Step by step: a step takes two batches.
+        let phase_of = |batch: usize| CHANGES.iter().rposition(|step| step * 2 <= batch as u64).expect("a phase");
+        for (at, batch) in whole.iter().enumerate() {
+            let weights = &weights[phase_of(at)];
+            assert!(batch.row_sources.iter().all(|part| weights[usize::from(*part)] > 0.0), "batch {at}");
+            assert_eq!((batch.row_sources.len(), batch.n_sources), (batch.batch_size, weights.len()));
+        }
+        // Whole epochs of each phase have exactly their rows.
+        for (number, (_, parts)) in source.parts_by_step().iter().enumerate() {
+            let of_phase: Vec<&HostBatch> =
+                whole.iter().enumerate().filter(|(at, _)| phase_of(*at) == number).map(|(_, batch)| batch).collect();
+            let size = source.phases[number].batches_per_epoch as usize;
+            let n_epochs = of_phase.len() / size;
+            assert!(n_epochs > 0 || number < 2, "the last phase is long");
+            let mut rows = vec![0; parts.len()];
+            of_phase[..n_epochs * size]
+                .iter()
+                .flat_map(|batch| &batch.row_sources)
+                .for_each(|of| rows[usize::from(*of)] += 1);
+            let wanted: Vec<u64> = parts.iter().map(|part| part.rows_per_epoch * n_epochs as u64).collect();
+            assert_eq!(rows, wanted, "phase {number}");
+        }
+
+        for (workers, world_size) in [(3, 1), (0, 2), (2, 2)] {
+            let found = batches(&source, workers, world_size, Position::default(), n / world_size);
+            assert_eq!(contents(&found), contents(&whole), "{workers} workers, {world_size} ranks");
+        }
+        for done in [2, 16, 18, 20, 118, 120, 122, n - 4] {
+            let start = whole[done - 1].next;
+            assert_eq!(contents(&batches(&source, 2, 1, start, n - done)), contents(&whole[done..]), "after {done}");
+            let of_two = batches(&source, 1, 2, start, (n - done) / 2);
+            assert_eq!(contents(&of_two), contents(&whole[done..]), "after {done}, two ranks");
+        }
+    }
+}
+
+#[test]
+fn shares_that_do_not_change_are_those_of_one_weight_and_others_are_told_by_the_fingerprint() {
+    let weights = vec![4.0, 2.0, 1.0, 2.0, 1.0];
+    let source = |shares: &MixShares| Arc::new(pairs(shares, &loader_config(0)).expect("valid shares"));
+    let (one, same) = (source(&MixShares::Weights(weights.clone())), source(&changing(&[(0, weights.clone())])));
+    assert_eq!(one.fingerprint(), same.fingerprint());
+    let take = |source: &Arc<MixSource>| batches(source, 0, 1, Position::default(), 40);
+    assert_eq!(contents(&take(&one)), contents(&take(&same)));
+    let later = source(&changing(&[(0, weights.clone()), (7, vec![1.0; 5])]));
+    let even_later = source(&changing(&[(0, weights), (8, vec![1.0; 5])]));
+    assert_ne!(later.fingerprint(), one.fingerprint());
+    assert_ne!(later.fingerprint(), even_later.fingerprint());
+}
+
+/// Files of `testdata/` are written by `pyarrow` and `datasets`; all hold the same six pairs.
+#[test]
+fn files_of_every_format_are_sources_of_one_mixture() {
+    let fixture = Fixture::numbers(N_ROWS[0]);
+    let jsonl = crate::formats::records_of(std::path::Path::new("testdata/rows.jsonl.xz")).expect("records");
+    let pairs: Vec<serde_json::Value> = jsonl.iter().map(|row| serde_json::from_str(row).expect("JSON")).collect();
+    let table: String = pairs
+        .iter()
+        .map(|row| format!("{},{}\n", row["src"].as_str().expect("a text"), row["trg"].as_str().expect("a text")))
+        .collect();
+    let csv = fixture.dir.path().join("rows.csv");
+    std::fs::write(&csv, format!("src,trg\n{table}")).expect("writable");
+    let json = csv.with_extension("json");
+    std::fs::write(&json, serde_json::to_string(&pairs).expect("memory")).expect("writable");
+
+    let mut files: Vec<std::path::PathBuf> = vec!["testdata/rows.jsonl.xz".into(), csv, json];
+    if cfg!(feature = "arrow") {
+        let names =
+            ["rows.parquet", "zstd.parquet", "rows.arrow", "rows.feather", "saved/train/data-00000-of-00001.arrow"];
+        files.extend(names.map(|name| std::path::Path::new("testdata").join(name)));
+    }
+    let config = loader_config(0);
+    let parts: Vec<_> = (files.iter().enumerate())
+        .map(|(i, file)| {
+            let corpus = PairCorpus::open(std::slice::from_ref(file), &CorpusConfig::default()).expect("rows");
+            let to = fixture.dir.path().join(format!("{i}.tokens"));
+            let cache = prepare_pairs(&to, &corpus, &fixture.tokenizers, 2, &mut |_| ()).expect("a good corpus").cache;
+            let source = PairSource::new(cache, &fixture.tokenizers, &config).expect("a matching cache");
+            MixPart { name: format!("s{i}").into(), source }
+        })
+        .collect();
+    let n = pairs.len();
+    for part in &parts {
+        let cache = part.source.cache();
+        assert_eq!(cache.n_rows(), n);
+        (0..n).for_each(|row| assert_eq!(cache.row(row), parts[0].source.cache().row(row), "{}", part.name));
+    }
+    let source =
+        Arc::new(MixSource::new(MixParts::Pairs(parts), &MixShares::Temperature(1.0), &config).expect("a mixture"));
+    let epoch = batches(&source, 2, 1, Position::default(), source.batches_per_epoch() as usize);
+    let mut rows = vec![0; files.len()];
+    epoch.iter().flat_map(|batch| &batch.row_sources).for_each(|of| rows[usize::from(*of)] += 1);
+    assert_eq!(rows, vec![n; files.len()]);
+}

@@ -115,6 +115,7 @@ mod unix {
             // SAFETY: `_exit` runs no code of the parent.
             unsafe { libc::_exit(i32::from(!matches!(done, Ok(Ok(()))))) }
         }
+
         if child < 0 {
             return Err(io::Error::last_os_error());
         }

@@ -93,7 +93,7 @@ pub(super) fn count_documents(config: &TokenizerConfig, corpus: &TextCorpus, num
         |(), block| {
             let (mut counts, mut report) = (Counts::new(), RowReport::default());
             for part in block.document_parts(corpus) {
-                let DocumentPart { line, continues, text } = part?;
+                let DocumentPart { line, continues, text, .. } = part?;
                 match text {
                     Ok(text) => {
                         divider.add_words(&mut counts, &text);

@@ -34,6 +34,8 @@ pub struct CrossEntropy {
     pub loss_sum: Tensor<1>,
     /// Negative log-likelihood of the labels in nats, `[1]`, f32, outside the graph.
     pub nll_sum: Tensor<1>,
+    /// Negative log-likelihood of each row, in pieces `[1, m]`, in order.
+    pub(crate) nll: Vec<Tensor<2>>,
 }
 
 /// Returns the sum over rows of `(1 - e) * nll + e * mean over v of -log p(v)`, with `e` the label smoothing.
@@ -84,7 +86,15 @@ pub(crate) fn cross_entropy_of_rows(logits: Tensor<2>, labels: Tensor<1, Int>, i
 impl CrossEntropy {
     /// Sums the result of [`CrossEntropyOps::cross_entropy_rows`].
     pub(crate) fn of_rows(rows: Tensor<2>) -> Self {
-        let nll_sum = row_sums(rows.clone().detach().narrow(0, 1, 1));
-        Self { loss_sum: row_sums(rows.narrow(0, 0, 1)), nll_sum }
+        let nll = rows.clone().detach().narrow(0, 1, 1);
+        let nll_sum = row_sums(nll.clone());
+        Self { loss_sum: row_sums(rows.narrow(0, 0, 1)), nll_sum, nll: vec![nll] }
+    }
+
+    /// Returns the negative log-likelihood of each row's label in nats, `[M]`, f32, outside the graph; 0 for rows that do not count.
+    pub fn nll_of_rows(&self) -> Tensor<1> {
+        let nll = if let [whole] = &self.nll[..] { whole.clone() } else { Tensor::cat(self.nll.clone(), 1) };
+        let [_, rows] = nll.dims();
+        nll.reshape([rows])
     }
 }

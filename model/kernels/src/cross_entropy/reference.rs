@@ -16,7 +16,7 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &
     // An ignored label may lie outside the vocabulary.
     let label = shifted.clone().gather(1, labels.clamp_min(0).reshape([rows, 1])).reshape([rows]);
     let nll = log_sum.clone() - label.clone();
-    let nll_sum = (nll.clone().detach() * counts.clone()).sum();
+    let nll_of_rows = nll.clone().detach() * counts.clone();
 
     let loss = if config.label_smoothing > 0.0 {
         let mean = shifted.mean_dim(1).reshape([rows]);
@@ -24,7 +24,8 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &
     } else {
         nll
     };
-    CrossEntropy { loss_sum: (loss * counts).sum(), nll_sum }
+    let (nll_sum, nll) = (nll_of_rows.clone().sum(), vec![nll_of_rows.reshape([1, rows])]);
+    CrossEntropy { loss_sum: (loss * counts).sum(), nll_sum, nll }
 }
 
 /// See [`super::cross_entropy_of_rows`].

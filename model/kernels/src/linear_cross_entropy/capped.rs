@@ -47,11 +47,11 @@ pub(super) fn linear_cross_entropy(
             (Some(before), Some(more)) => Some(before + more),
             (before, more) => before.or(more),
         };
-        let of_chunk = CrossEntropy { loss_sum: of_chunk.loss_sum.inner(), nll_sum: of_chunk.nll_sum };
+        let of_chunk = CrossEntropy { loss_sum: of_chunk.loss_sum.inner(), ..of_chunk };
         losses = Some(losses.map_or_else(|| of_chunk.clone(), |before| sum(before, of_chunk.clone())));
     }
 
-    let CrossEntropy { loss_sum, nll_sum } = losses.expect("at least one row");
+    let CrossEntropy { loss_sum, nll_sum, nll } = losses.expect("at least one row");
     let loss_sum = loss_sum.reshape([1, 1]);
     let d_x = Tensor::cat(d_x, 0);
     let times = move |gradient: Tensor<2>, by: &Tensor<2>| {
@@ -66,9 +66,10 @@ pub(super) fn linear_cross_entropy(
             with_gradient(loss_sum, [x], move |by| CustomGradients { inputs: [times(d_x, &by)], leaves: Vec::new() })
         }
     };
-    CrossEntropy { loss_sum: loss_sum.reshape([1]), nll_sum }
+    CrossEntropy { loss_sum: loss_sum.reshape([1]), nll_sum, nll }
 }
 
 fn sum(a: CrossEntropy, b: CrossEntropy) -> CrossEntropy {
-    CrossEntropy { loss_sum: a.loss_sum + b.loss_sum, nll_sum: a.nll_sum + b.nll_sum }
+    let nll = [a.nll, b.nll].concat();
+    CrossEntropy { loss_sum: a.loss_sum + b.loss_sum, nll_sum: a.nll_sum + b.nll_sum, nll }
 }

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Int, Tensor};
 use kiln_kernels::capture::{CaptureError, Captured, capture, overwrite};
-use kiln_model::{Batch, DropoutStream};
+use kiln_model::{Batch, DropoutStream, RowSums};
 
 use super::{Record, Replay, Results, TrainState};
 use crate::eval::Model;
@@ -60,13 +60,15 @@ pub(super) fn forward_backward<M: Model>(
     let (model, table) = (state.model.clone(), state.optimizer.table().clone());
     let (masking, hiding) = (state.masking.clone(), state.hiding.clone());
     let (label_smoothing, has_dropout, dtype) = (state.label_smoothing, state.model.has_dropout(), state.dtype);
+    let by_row = state.is_mixed;
     let factor = state.optimizer.loss_factor_at_call();
     move || {
         let factor = factor();
         let stream = words.clone().map(DropoutStream::over);
         let (masking, hiding) = (masking.as_ref(), hiding.as_ref());
         let loss_factor = factor.as_ref();
-        let pass = Pass { model: &model, table: &table, masking, hiding, label_smoothing, has_dropout, loss_factor };
+        let (model, table) = (&model, &table);
+        let pass = Pass { model, table, masking, hiding, label_smoothing, has_dropout, loss_factor, by_row };
         pass.run(&batch, stream.as_ref(), dtype, None)
     }
 }
@@ -151,9 +153,11 @@ struct Recording {
 impl<M: Model> Replay<M> for Recording {
     fn run(&mut self, state: &TrainState<M>, batch: &Batch, micro_step: u64) -> Result<Results, CaptureError> {
         self.inputs.give(state, batch, micro_step);
-        let (Sums { loss, nll, n_labels }, gradients) = self.captured.replay()?;
-        let [loss, nll, n_labels] = [loss, nll, n_labels].map(|sum| sum.clone() * 1.0);
-        Ok((Sums { loss, nll, n_labels }, gradients.clone()))
+        let (Sums { loss, nll, n_labels, rows, .. }, gradients) = self.captured.replay()?;
+        let copy = |sum: &Tensor<1>| sum.clone() * 1.0;
+        let [loss, nll, n_labels] = [loss, nll, n_labels].map(copy);
+        let rows = rows.as_ref().map(|rows| RowSums { nll: copy(&rows.nll), n_labels: copy(&rows.n_labels) });
+        Ok((Sums { loss, nll, n_labels, rows, of_sources: None }, gradients.clone()))
     }
 }
 

@@ -85,7 +85,7 @@ fn batch(n: u64, [rows, len]: [usize; 2], packed: bool) -> Batch {
 
 /// Every number of the steps, as bits.
 fn bits(measures: Measures) -> Vec<u32> {
-    let Measures { loss_sum, nll_sum, target_tokens, numbers } = measures;
+    let Measures { loss_sum, nll_sum, target_tokens, numbers, .. } = measures;
     let read = |tensor: Tensor<1>| tensor.into_data().try_into_vec::<f32>().expect("f32");
     [loss_sum, nll_sum, target_tokens, numbers].into_iter().flat_map(read).map(f32::to_bits).collect()
 }
