@@ -192,7 +192,7 @@ fn open_or_build(
     Ok(Prepared { cache, built_because })
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -200,7 +200,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 /// Returns why the cache must be built; `None` if the existing one fits. A file that is not a cache is an error: Kiln
 /// does not replace it.
-fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
+pub(super) fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
     match fs::metadata(path) {
         Err(_) => return Ok(Some("there was none".into())),
         Ok(file) if file.len() == 0 => return Ok(Some("the file is empty".into())),
@@ -228,7 +228,7 @@ fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
     Ok(reason.map(Into::into))
 }
 
-fn build(
+pub(super) fn build(
     path: &Path,
     mut header: Header,
     check: &dyn Fn(&RowReport) -> Result<()>,

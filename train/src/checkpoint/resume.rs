@@ -80,6 +80,7 @@ const FREE: [&str; 29] = [
     "data.mix",
     "data.mix_temperature",
     "data.cache_dir",
+    "data.cache_limit",
     "data.corpus",
     "data.text",
     "tokenizer",

@@ -5,6 +5,7 @@
 
 mod best_metric;
 mod builder;
+mod cache_limit;
 mod chat;
 mod device;
 mod ending;
@@ -37,6 +38,7 @@ use serde::{Deserialize, Serialize};
 
 pub use best_metric::BestMetric;
 pub use builder::ConfigBuilder;
+pub use cache_limit::{DiskSize, RemovedSwitch};
 pub(crate) use device::computed_again;
 pub use device::{Capture, Checkpointing, F32Products, Kernels, Precision};
 pub use generate::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
@@ -88,14 +90,18 @@ pub struct DataConfig {
     pub split: f64,
     /// Folder of the token caches. Unset: `cache/` in the run folder.
     pub cache_dir: Option<PathBuf>,
+    /// lm and mlm: most bytes of token caches of the training text on disk. The text is then tokenized in parts, ahead of the training,
+    /// and shuffled within windows of eight parts. Unset: the whole text is tokenized once.
+    pub cache_limit: Option<DiskSize>,
     /// Pairs: format, names of fields, limits in tokens, tolerated fraction of bad rows.
     pub corpus: CorpusConfig,
     /// Plain text: how documents are read and packed into rows.
     pub text: TextConfig,
     /// Classification and tagging: fields of a row, and the names of the classes.
     pub labels: LabelConfig,
-    /// Pairs: parse and tokenize in the loader's workers instead of reading the token cache.
-    pub direct: bool,
+    /// Removed: pairs are read from the token cache.
+    #[serde(skip_serializing)]
+    pub direct: RemovedSwitch,
     /// `mix` without weights: shares are sizes to the power of one divided by this. Unset: 1.
     pub mix_temperature: Option<f64>,
     /// Several sources of training text in place of `train`, each with its share of the rows.
