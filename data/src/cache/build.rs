@@ -244,8 +244,13 @@ pub(super) fn build(
     check(&writer.report)?;
     unchanged()?;
     writer.finish(header)?;
-    fs::rename(&temporary.path, path).map_err(Error::io(path, "renaming the finished cache"))?;
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+    rename_synced(&temporary.path, path)
+}
+
+/// Gives a finished file its name.
+pub(super) fn rename_synced(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).map_err(Error::io(to, "renaming the finished cache"))?;
+    if let Some(folder) = to.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         // The rename itself must survive a power cut. Not every system can sync a folder.
         let _ = File::open(folder).and_then(|folder| folder.sync_all());
     }

@@ -49,6 +49,7 @@ fn streamed(run: &str, steps: usize, devices: &str, more: &[&str]) -> Vec<String
         &limit,
         &steps,
     ];
+
     let small = SMALL.iter().filter(|set| !set.starts_with("model.n_encoder_layers"));
     let sets = small.chain(&sets).flat_map(|set| ["--set", set]);
     let device = if devices.contains(',') { "--devices" } else { "--device" };
@@ -68,7 +69,8 @@ fn a_text_larger_than_its_cache_gives_the_same_bits_whatever_is_killed() {
     let kills = count("KILN_FAULT_STREAM_KILLS", 6);
     let place = place_with_text();
     let mut random = Random::new("streamed");
-    let steps = 40 + 20 * kills;
+    // Long enough that it cannot end before the last kill.
+    let steps = 100 + 100 * kills;
     let started = Instant::now();
     let whole = end_within(start(&place, &streamed("runs/a", steps, "cpu", &[])), Duration::from_secs(300));
     assert_eq!(whole.status.code(), Some(0), "{}", stderr(&whole));
@@ -89,7 +91,7 @@ fn a_text_larger_than_its_cache_gives_the_same_bits_whatever_is_killed() {
                 .for_each(|path| fs::remove_file(path).expect("there"));
         }
         let mut child = start(&place, &streamed("runs/b", steps, "cpu", &[]));
-        let life = Duration::from_micros(random.below((whole_run.as_micros() as u64 / 2).min(2_000_000)));
+        let life = Duration::from_micros(random.below((whole_run.as_micros() as u64 / 4).min(2_000_000)));
         let born = Instant::now();
         while born.elapsed() < life {
             most = most.max(taken(&place, "runs/b"));
@@ -139,7 +141,7 @@ fn two_ranks_share_the_shards_of_a_text_and_train_as_one_does() {
 fn a_limit_that_cannot_work_is_refused_with_words() {
     let place = place_with_text();
     let refused = |more: &[&str], parts: &[&str]| {
-        let arguments = streamed("runs/x", 4, "cpu", more);
+        let arguments = streamed("runs/x", 40, "cpu", more);
         let ran = place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(ran.code != 0 && parts.iter().all(|part| ran.stderr.contains(part)), "{parts:?}: {ran:#?}");
     };

@@ -7,6 +7,7 @@ mod best_metric;
 mod builder;
 mod cache_limit;
 mod chat;
+mod choices;
 mod device;
 mod ending;
 mod epochs;
@@ -39,6 +40,7 @@ use serde::{Deserialize, Serialize};
 pub use best_metric::BestMetric;
 pub use builder::ConfigBuilder;
 pub use cache_limit::{DiskSize, RemovedSwitch};
+pub use choices::{LostReplicas, NonFinite, OptimizerChoice};
 pub(crate) use device::computed_again;
 pub use device::{Capture, Checkpointing, F32Products, Kernels, Precision};
 pub use generate::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
@@ -265,36 +267,6 @@ pub struct TrainConfig {
     pub max_non_finite_steps: u64,
     /// `precision = "fp16"`: the scale that keeps small gradients from vanishing.
     pub loss_scale: LossScaleConfig,
-}
-
-/// The optimizer of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OptimizerChoice {
-    /// AdamW for all parameters.
-    Adamw,
-    /// Muon for the weight matrices of layers, AdamW for the others.
-    Muon,
-}
-
-/// What happens to a run whose devices take steps alone when one of them is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LostReplicas {
-    /// It ends.
-    End,
-    /// The others continue.
-    GoOn,
-}
-
-/// Reaction to a loss or gradient that is not finite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NonFinite {
-    /// Stop the run, keep the last checkpoint, save the batch and name the parameters.
-    Stop,
-    /// Continue with the next batch; count and report the skipped update.
-    Skip,
 }
 
 impl Default for Config {

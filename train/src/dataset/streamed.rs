@@ -26,6 +26,7 @@ pub(super) fn open(
     let (folder, start) = (cache_dir.join(FOLDER), Instant::now());
     let shards = TextShards::prepare(&folder, corpus.clone(), tokenizer, limit.bytes(), n_threads())?;
     let report = shards.report().clone();
+
     if shards.n_counted() > 0 {
         let secs = start.elapsed().as_secs_f64();
         let before = match shards.n_shards() - shards.n_counted() {

@@ -3,14 +3,14 @@
 //! A file of JSON lines: a head, a line per shard, and a last line with a hash of the lines before. The lines reach the disk as shards
 //! are counted, so an interrupted count goes on behind the last complete shard.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use blake3::{Hash, Hasher};
 use serde::{Deserialize, Serialize};
 
-use super::super::build::with_suffix;
+use super::super::build::{rename_synced, with_suffix};
 use super::super::encode::{EncodedBlock, TextBlockEncoder};
 use super::super::fingerprint::{Ledger, text_fingerprint};
 use super::super::format::{CacheKind, Header};
@@ -256,11 +256,7 @@ impl Count {
         let digest = self.hasher.finalize().to_hex().to_string();
         let end = End { shards: self.shards.len(), hash: digest.clone() };
         write_line(&self.path, &mut self.file, &mut self.hasher, &end)?;
-        fs::rename(&self.path, path).map_err(Error::io(path, "renaming the finished index"))?;
-        if let Some(folder) = path.parent() {
-            // The rename itself must survive a power cut. Not every system can sync a folder.
-            let _ = File::open(folder).and_then(|folder| folder.sync_all());
-        }
+        rename_synced(&self.path, path)?;
         Ok((self.shards, digest))
     }
 }

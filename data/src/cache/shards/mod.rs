@@ -165,6 +165,7 @@ impl TextShards {
     ) -> Result<Option<TokenCache>> {
         let Some(_lock) = self.room.lock(shard, waits)? else { return Ok(None) };
         let (path, header) = (self.room.path(shard), self.header(shard));
+
         let mut attempt = 0;
         loop {
             if reason_to_build(&path, &header)?.is_some() {

@@ -52,6 +52,7 @@ fn shards_hold_the_documents_of_the_whole_cache_whatever_the_format() {
         ("jsonl", TextFormat::Auto, long.iter().map(json).collect::<Vec<_>>().join("\n"), true),
         ("json", TextFormat::Auto, format!("[{}]", long.iter().map(json).collect::<Vec<_>>().join(",\n")), false),
     ];
+
     for (ending, format, text, can_start_within) in cases {
         let (fixture, path) = of_lines(ending, text);
         let config = TextConfig { format, ..TextConfig::default() };
