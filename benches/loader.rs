@@ -1,4 +1,4 @@
-//! Tokens per second of the data loader, from the token cache and in direct mode, for 0 to 8 workers.
+//! Tokens per second of the data loader from the token cache, for 0 to 8 workers.
 //!
 //! ```text
 //! cargo bench --bench loader
@@ -16,14 +16,13 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kiln_data::built_in::numbers;
 use kiln_data::{
-    BatchSource, CorpusConfig, DirectSource, Loader, LoaderConfig, Order, PairCorpus, PairSource, PairTokenizers,
-    Position, TokenizerConfig, prepare_pairs,
+    BatchSource, CorpusConfig, Loader, LoaderConfig, Order, PairCorpus, PairSource, PairTokenizers, Position,
+    TokenizerConfig, prepare_pairs,
 };
 
 const WORKERS: [usize; 5] = [0, 1, 2, 4, 8];
 
 struct Data {
-    corpus: PairCorpus,
     tokenizers: PairTokenizers,
     cache: PathBuf,
     config: LoaderConfig,
@@ -48,15 +47,11 @@ impl Data {
         let cache = folder.join("train.tokens");
         prepare_pairs(&cache, &corpus, &tokenizers, threads, &mut |_| ())?;
         let config = LoaderConfig { batch_tokens: 16_384, ..LoaderConfig::default() };
-        Ok(Self { corpus, tokenizers, cache, config })
+        Ok(Self { tokenizers, cache, config })
     }
 
     fn cached(&self) -> kiln_data::Result<PairSource> {
         PairSource::new(kiln_data::TokenCache::open(&self.cache)?, &self.tokenizers, &self.config)
-    }
-
-    fn direct(&self) -> kiln_data::Result<DirectSource> {
-        DirectSource::open(&self.corpus, &self.tokenizers, &self.config)
     }
 }
 
@@ -97,7 +92,6 @@ fn loader(criterion: &mut Criterion) {
         });
     });
     bench_source(criterion, "cached", cached, &data.config);
-    bench_source(criterion, "direct", Arc::new(data.direct().expect("a corpus")), &data.config);
 }
 
 criterion_group!(benches, loader);

@@ -2,8 +2,8 @@
 
 usage: loader_peer.py CORPUS.jsonl FOLDER [--workers 0,1,2,4,8] [--secs 10] [--cached]
 
-FOLDER holds the `tokenizer.json` of Kiln's example `loader_throughput` (see data/examples/). The script plans batches as
-Kiln's direct mode does: it sorts rows into length buckets by the bytes of their texts, shuffles them, and cuts batches
+FOLDER holds the `tokenizer.json` of Kiln's example `loader_throughput` (see data/examples/). The script plans batches without
+tokens: it sorts rows into length buckets by the bytes of their texts, shuffles them, and cuts batches
 under a budget of padded tokens. Workers read lines at stored offsets, parse JSON, tokenize the batch with one call, and
 pad source, target input and labels into tensors, as a careful PyTorch user would write it. With --cached the ids of all
 rows stay in memory (one flat array and offsets), and workers only gather and pad.

@@ -1,4 +1,4 @@
-//! Tokens per second of the data loader: from the token cache and in direct mode, for 0 to 8 workers.
+//! Tokens per second of the data loader from the token cache, for 0 to 8 workers.
 //!
 //! ```text
 //! cargo run --release -p kiln-data --example loader_throughput -- [CORPUS.jsonl] [FOLDER]
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use kiln_data::built_in::numbers;
 use kiln_data::{
-    BatchSource, CorpusConfig, DirectSource, Loader, LoaderConfig, Order, Packing, PairCorpus, PairSource,
-    PairTokenizers, Position, Task, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenCache, TokenizerConfig,
-    TokenizerKind, prepare_pairs, prepare_text,
+    BatchSource, CorpusConfig, Loader, LoaderConfig, Order, Packing, PairCorpus, PairSource, PairTokenizers, Position,
+    Task, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenCache, TokenizerConfig, TokenizerKind, prepare_pairs,
+    prepare_text,
 };
 
 const WORKERS: [usize; 5] = [0, 1, 2, 4, 8];
@@ -70,15 +70,13 @@ fn pair_throughput(corpus: Option<PathBuf>, folder: &Path, threads: usize) -> Re
         cached.buckets().shapes().len(),
         100.0 * cached.buckets().padding_ratio()
     );
-    let direct = timed("indexing the text for direct mode", || DirectSource::open(&corpus, &tokenizers, &config))?;
 
-    println!("{:>8} {:>16} {:>16}", "workers", "cached tokens/s", "direct tokens/s");
-    let (cached, direct) = (Arc::new(cached), Arc::new(direct));
+    println!("{:>8} {:>16}", "workers", "cached tokens/s");
+    let cached = Arc::new(cached);
     for num_workers in WORKERS {
         let config = LoaderConfig { num_workers, ..config.clone() };
         let cached = tokens_per_second(cached.clone(), &config)?;
-        let direct = tokens_per_second(direct.clone(), &config)?;
-        println!("{num_workers:>8} {:>14.2} M {:>14.2} M", cached / 1e6, direct / 1e6);
+        println!("{num_workers:>8} {:>14.2} M", cached / 1e6);
     }
     Ok(())
 }

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use crate::built_in::numbers;
-use crate::cache::{TokenCache, prepare_pairs, prepare_text};
+use crate::cache::{TextShards, TokenCache, prepare_pairs, prepare_text};
 use crate::corpus::{CorpusConfig, Example, PairCorpus, Task, TextConfig, TextCorpus};
 use crate::loader_config::LoaderConfig;
 use crate::source::{PairSource, TextSource};
-use crate::tokenizer::{PairTokenizers, TextTokenizer, TokenizerConfig};
+use crate::tokenizer::{PairTokenizers, TextTokenizer, TokenizerConfig, TokenizerKind};
 
 /// A folder with a corpus, its tokenizers and, if needed, its cache.
 pub(crate) struct Fixture {
@@ -100,4 +100,43 @@ pub(crate) fn multilingual() -> Vec<Example> {
         target: texts[(i + 5) % texts.len()].to_owned(),
     };
     texts.iter().enumerate().map(pair).collect()
+}
+
+/// A folder of text files that are about 3 KB each, and a tokenizer.
+pub(crate) struct TextFiles {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) tokenizer: TextTokenizer,
+}
+
+impl TextFiles {
+    pub(crate) fn new(n: usize) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(dir.path().join("text")).expect("writable");
+        let all = stories(8 * n, 60);
+        for (i, documents) in all.chunks(8).enumerate() {
+            let path = dir.path().join(format!("text/{i:04}.txt"));
+            std::fs::write(path, documents.join("\n\n")).expect("writable");
+        }
+        let config =
+            TokenizerConfig { kind: TokenizerKind::ByteLevelBpe, vocab_size: 300, ..TokenizerConfig::default() };
+        let tokenizer = TextTokenizer::train_on_documents(&config, &all[..40], 2).expect("enough text");
+        Self { dir, tokenizer }
+    }
+
+    pub(crate) fn corpus(&self) -> TextCorpus {
+        TextCorpus::open(&[self.dir.path().join("text")], &TextConfig::default()).expect("a corpus")
+    }
+
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        self.corpus().files().map(Into::into).collect()
+    }
+
+    /// The folder of the caches of shards.
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.dir.path().join("shards")
+    }
+
+    pub(crate) fn shards(&self, limit: u64) -> crate::error::Result<TextShards> {
+        TextShards::prepare(&self.folder(), self.corpus(), &self.tokenizer, limit, 2)
+    }
 }

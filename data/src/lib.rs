@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A [`PairSource`] makes batches of pairs for an encoder-decoder; a [`TextSource`] makes batches of plain text for a
-//! language model. A [`Loader`] produces the batches of either in an endless sequence, a [`OnePass`] each batch once.
+//! language model, and so does a [`StreamedSource`] for text that is larger than its token cache may be. A [`Loader`] produces the batches
+//! of each in an endless sequence, a [`OnePass`] each batch once.
 //! A [`ChatSource`]
 //! makes batches of conversations. [`TextTokenizer::decode_stream`] turns the ids that a model generates into text as they arrive.
 //!
@@ -56,7 +57,8 @@ mod tokenizer;
 
 pub use batch::{Buckets, Collator, EpochPlan, round_up};
 pub use cache::{
-    Prepared, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record, verify_record_of,
+    Prepared, TextShards, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record, verify_record_of,
+    verify_shard_index,
 };
 pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, DroppedRows, Example,
@@ -71,8 +73,8 @@ pub use loader::{Loader, OnePass, Rank};
 pub use loader_config::LoaderConfig;
 pub use sampler::Order;
 pub use source::{
-    BatchEstimate, BatchSource, BatchWorker, ChatSource, DirectSource, LabelledShape, LabelledSource, MixPart,
-    MixParts, MixShares, MixSource, MixedPart, PairSource, PreferenceSource, SharesFrom, TextSource,
+    BatchEstimate, BatchSource, BatchWorker, ChatSource, LabelledShape, LabelledSource, MixPart, MixParts, MixShares,
+    MixSource, MixedPart, PairSource, PreferenceSource, SharesFrom, StreamedSource, TextSource,
 };
 pub use tokenizer::{
     ChatTemplate, DecodeStream, FolderTokenizer, LabelledEncoder, LabelledRow, M2m100Files, MarianFiles, MaskedEncoder,

@@ -24,6 +24,7 @@ pub(crate) enum ShuffleOf {
     Batches,
     Documents,
     Groups,
+    Shards,
 }
 
 impl Order {
@@ -56,6 +57,14 @@ impl Order {
         match self {
             Self::Sequential => 0,
             Self::Shuffled { epoch, .. } => epoch,
+        }
+    }
+
+    /// Returns the order of the next epoch; `None` for the order of the files, which is the same in all.
+    pub(crate) fn next_epoch(self) -> Option<Self> {
+        match self {
+            Self::Sequential => None,
+            Self::Shuffled { seed, epoch } => Some(Self::Shuffled { seed, epoch: epoch + 1 }),
         }
     }
 

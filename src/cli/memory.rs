@@ -1,11 +1,11 @@
 //! `kiln memory`: what a run needs memory for.
 
 use anyhow::Result;
-use kiln_lab::diagnose::ledger::{Ledger, dtype_name, entries, parse_size};
+use kiln_lab::diagnose::ledger::{Ledger, dtype_name, entries};
 use kiln_train::device::machine_of;
 use kiln_train::logging::print::stdout_line;
 use kiln_train::run::need::Need;
-use kiln_train::units::{gib, thousands};
+use kiln_train::units::{gib, parse_size, thousands};
 
 use super::config_args::{ConfigArgs, DeviceArgs};
 use super::of_run::OfRunArgs;

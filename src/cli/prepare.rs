@@ -45,7 +45,6 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<()> {
     let Resolved { mut config, base, notes, .. } = resolve(&args.config.sources(&args.files, DeviceChoice::Auto))?;
-    config.data.direct = false; // there would be nothing to prepare
     config.data.cache_dir = args.cache.or(config.data.cache_dir);
     let run_dir = match args.run {
         Some(dir) => dir,

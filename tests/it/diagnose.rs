@@ -106,22 +106,23 @@ fn checks_pass_with_thresholds_that_hold_and_name_the_one_that_fails() {
 }
 
 #[test]
-fn text_that_is_read_directly_is_diagnosed_by_stage() {
+fn text_in_shards_is_diagnosed_by_stage() {
     let place = Workplace::new();
-    let rows = (0..300).map(|n| format!("{{\"src\": \"{n}\", \"trg\": \"number {n}\"}}\n")).collect::<String>();
-    place.write("rows.jsonl", rows);
-    let direct = [
+    place.write("text.txt", (0..300).map(|n| format!("the number {n} and the next\n\n")).collect::<String>());
+    let limited = [
         "--device",
         "cpu",
         "--set",
-        "data.train=rows.jsonl",
+        "data.train=text.txt",
         "--set",
-        "data.direct=true",
+        "data.cache_limit=1MB",
         "--set",
         "tokenizer.vocab_size=300",
+        "--task",
+        "lm",
     ];
-    let ran = diagnose(&place, &[&direct[..], &["--only", "stages,padding,loader"]].concat()).ok();
-    for part in ["paid for every batch", "data.direct=false", "collate"] {
+    let ran = diagnose(&place, &[&limited[..], &["--only", "stages,padding,loader"]].concat()).ok();
+    for part in ["paid in every epoch", "packs rows in full", "collate"] {
         assert!(ran.stdout.contains(part), "{part:?} is missing in {}", ran.stdout);
     }
 }

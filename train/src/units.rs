@@ -1,4 +1,4 @@
-//! Numbers as people read them: thousands, bytes in GiB, durations.
+//! Numbers as people read and write them: thousands, bytes in GiB, sizes, durations.
 
 use std::time::Duration;
 
@@ -40,6 +40,24 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
+/// Reads `24GiB`, `512MiB`, `80GB` or a number of bytes.
+///
+/// # Errors
+/// A sentence that says what is expected.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wanted = || format!("{text:?} is not a size: write it like 24GiB, 512MiB, 80GB or as a number of bytes");
+    let units =
+        [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("GB", 1_000_000_000), ("MB", 1_000_000), ("B", 1)];
+    let text_of = text.trim();
+    let (digits, unit) = units
+        .into_iter()
+        .find_map(|(name, unit)| text_of.strip_suffix(name).map(|digits| (digits.trim(), unit)))
+        .unwrap_or((text_of, 1));
+    let number: f64 = digits.parse().map_err(|_| wanted())?;
+    let bytes = number * unit as f64;
+    if (1.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err(wanted()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,6 +70,16 @@ mod tests {
         assert_eq!((counted(1, "token"), counted(2000, "token")), ("1 token".into(), "2,000 tokens".into()));
         for (secs, text) in [(0.2, "0s"), (59.4, "59s"), (185.0, "3m05s"), (7640.0, "2h07m")] {
             assert_eq!(duration(Duration::from_secs_f64(secs)), text);
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_with_and_without_a_unit() {
+        for (text, bytes) in [("24GiB", 24 << 30), ("1.5 GiB", 3 << 29), ("80GB", 80_000_000_000), ("1024", 1024)] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "GiB", "-1GiB", "1e99", "NaN", "inf GiB", "24 G", "0"] {
+            assert!(parse_size(wrong).expect_err(wrong).contains("24GiB"), "{wrong}");
         }
     }
 }

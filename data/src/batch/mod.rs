@@ -6,6 +6,7 @@ mod collate;
 mod document_order;
 mod plan;
 mod rows;
+mod windows;
 
 pub use bucket::{Buckets, round_up};
 pub use collate::Collator;
@@ -13,3 +14,4 @@ pub(crate) use document_order::DocumentOrder;
 pub use plan::EpochPlan;
 pub(crate) use plan::MixedRows;
 pub(crate) use rows::{Around, RowFormat, RowWriter};
+pub(crate) use windows::WindowOrder;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::document_order::DocumentOrder;
+use super::windows::WindowOrder;
 use crate::host_batch::Shape;
 use crate::sampler::{Order, ShuffleOf};
 
@@ -19,6 +20,8 @@ pub struct EpochPlan {
     mixed: MixedRows,
     /// The first batches of parts that stay in order, except the first part's.
     borders: Vec<usize>,
+    /// Text in shards: where its rows come from, and the shape of a full batch.
+    windows: Option<(WindowOrder, Shape)>,
 }
 
 /// The rows of an epoch that mixes packed texts. A row number of the plan is an index into them.
@@ -56,8 +59,14 @@ struct PlannedBatch {
 impl EpochPlan {
     /// Returns a plan without batches, with room for `n_rows` rows.
     pub fn with_capacity(n_rows: usize) -> Self {
-        let (rows, mixed) = (Vec::with_capacity(n_rows), MixedRows::default());
-        Self { rows, batches: Vec::new(), documents: None, mixed, borders: Vec::new() }
+        Self {
+            rows: Vec::with_capacity(n_rows),
+            batches: Vec::new(),
+            documents: None,
+            mixed: MixedRows::default(),
+            windows: None,
+            borders: Vec::new(),
+        }
     }
 
     /// Plans packed text: every batch has `shape`, and the last one has the remaining rows.
@@ -67,7 +76,22 @@ impl EpochPlan {
             PlannedBatch { shape: Shape { batch_size: rows.len(), ..shape }, rows }
         };
         let batches = (0..rows.len()).step_by(shape.batch_size).map(batch).collect();
-        Self { rows, batches, documents: Some(documents), mixed: MixedRows::default(), borders: Vec::new() }
+        Self { rows, batches, documents: Some(documents), ..Self::with_capacity(0) }
+    }
+
+    /// Plans a text in shards: every batch takes the next rows of the windows, and the last one has the remaining rows. The plan stores
+    /// neither rows nor batches, whose numbers grow with the text.
+    pub(crate) fn of_windows(windows: WindowOrder, shape: Shape) -> Self {
+        let rows = (0..shape.batch_size as u32).collect();
+        Self { rows, windows: Some((windows, shape)), ..Self::with_capacity(0) }
+    }
+
+    /// Returns the windows of a text in shards, with the first row of batch `index` and its shape.
+    pub(crate) fn windows(&self, index: usize) -> Option<(&WindowOrder, u64, Shape)> {
+        let (windows, shape) = self.windows.as_ref()?;
+        let first = index as u64 * shape.batch_size as u64;
+        let left = windows.n_rows() - first;
+        Some((windows, first, Shape { batch_size: left.min(shape.batch_size as u64) as usize, ..*shape }))
     }
 
     /// Returns the plan with the origin of its rows.
@@ -109,7 +133,8 @@ impl EpochPlan {
     /// The order depends on the plan, on `size` and on `head`. Batches whose shape does not fill a group come at both ends
     /// and in groups of similar shapes. With a size of 1, or in the order of the files, nothing changes.
     pub(crate) fn group_shapes(&mut self, size: usize, head: usize, order: Order) {
-        if size <= 1 || order == Order::Sequential {
+        // The batches of a text in shards have one shape.
+        if size <= 1 || order == Order::Sequential || self.windows.is_some() {
             return;
         }
         let mut later = std::mem::take(&mut self.batches);
@@ -125,16 +150,22 @@ impl EpochPlan {
 
     /// Returns the number of batches of the epoch.
     pub fn len(&self) -> usize {
-        self.batches.len()
+        match &self.windows {
+            Some((windows, shape)) => windows.n_rows().div_ceil(shape.batch_size as u64) as usize,
+            None => self.batches.len(),
+        }
     }
 
     /// Whether the plan has no batches.
     pub fn is_empty(&self) -> bool {
-        self.batches.is_empty()
+        self.len() == 0
     }
 
-    /// Returns the rows and the planned shape of a batch.
+    /// Returns the rows and the planned shape of a batch. The rows of a text in shards are numbered within each batch.
     pub fn batch(&self, index: usize) -> (&[u32], Shape) {
+        if let Some((_, _, shape)) = self.windows(index) {
+            return (&self.rows[..shape.batch_size], shape);
+        }
         let batch = &self.batches[index];
         (&self.rows[batch.rows.clone()], batch.shape)
     }

@@ -195,7 +195,7 @@ fn open_or_build(
     Ok(Prepared { cache, built_because })
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -203,7 +203,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 /// Returns why the cache must be built; `None` if the existing one fits. A file that is not a cache is an error: Kiln
 /// does not replace it.
-fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
+pub(super) fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
     match fs::metadata(path) {
         Err(_) => return Ok(Some("there was none".into())),
         Ok(file) if file.len() == 0 => return Ok(Some("the file is empty".into())),
@@ -231,7 +231,7 @@ fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<String>> {
     Ok(reason.map(Into::into))
 }
 
-fn build(
+pub(super) fn build(
     path: &Path,
     mut header: Header,
     check: &dyn Fn(&RowReport) -> Result<()>,
@@ -247,8 +247,13 @@ fn build(
     check(&writer.report)?;
     unchanged()?;
     writer.finish(header)?;
-    fs::rename(&temporary.path, path).map_err(Error::io(path, "renaming the finished cache"))?;
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+    rename_synced(&temporary.path, path)
+}
+
+/// Gives a finished file its name.
+pub(super) fn rename_synced(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).map_err(Error::io(to, "renaming the finished cache"))?;
+    if let Some(folder) = to.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         // The rename itself must survive a power cut. Not every system can sync a folder.
         let _ = File::open(folder).and_then(|folder| folder.sync_all());
     }

@@ -9,6 +9,7 @@ mod fingerprint;
 mod format;
 mod mmap;
 mod seen;
+mod shards;
 mod stats;
 mod write;
 
@@ -17,9 +18,11 @@ use std::path::{Path, PathBuf};
 pub use build::{Prepared, prepare_chat, prepare_pairs, prepare_text};
 pub use fingerprint::{verify_file_record, verify_record_of};
 pub(crate) use format::CacheKind;
-pub(crate) use mmap::MappedFile;
+pub(crate) use shards::WINDOW_SHARDS;
+pub use shards::{TextShards, verify_shard_index};
 
 use self::format::{Header, Sections};
+use self::mmap::MappedFile;
 use crate::corpus::RowReport;
 use crate::error::{Error, Result};
 use crate::tokenizer::TextTokenizer;

@@ -24,12 +24,12 @@ pub use filter::{FilterConfig, FilteredRows, LengthUnit, RowFilter};
 pub use labelled::{LabelConfig, Labelled, LabelledCorpus, LabelledInput};
 pub use layout::{RowReader, check_layout};
 pub(crate) use ordered::for_each_block;
-pub(crate) use pairs::{Columns, Pair, PairBlock, RowParser, length_problem};
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};
+pub(crate) use pairs::{Pair, PairBlock, RowParser, length_problem};
 pub use report::{BadRow, BadRowKind, DroppedRows, RowReport, spelled_tokens};
 pub use size::{count_pairs, count_words};
+pub(crate) use text::{BlockStart, Conversation, DocumentPart, Preference, TextBlock, TextFile};
 pub use text::{ChatMessage, Learn, Role};
-pub(crate) use text::{Conversation, DocumentPart, Preference, TextBlock, TextFile};
 pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat};
 pub use unknown::{CharacterCounts, Unknown};
 

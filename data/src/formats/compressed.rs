@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::files::open_file;
 
-const BUFFER_BYTES: usize = 1 << 18;
+pub(super) const BUFFER_BYTES: usize = 1 << 18;
 /// Memory that a decoder of xz may take. The largest preset of `xz`, -9, needs 65 MiB.
 const XZ_MEMORY_KIB: u32 = 192 << 10;
 
@@ -32,9 +32,15 @@ fn compression(start: &[u8]) -> Option<Compression> {
     }
 }
 
-/// Whether a file that begins with `start` is compressed.
-pub(crate) fn is_compressed(start: &[u8]) -> bool {
-    compression(start).is_some()
+/// Whether a file is uncompressed.
+///
+/// # Errors
+///
+/// If it cannot be opened or read.
+pub(crate) fn is_plain(path: &Path) -> Result<bool> {
+    let file = open_file(path).map_err(Error::io(path, "opening the corpus"))?;
+    let mut file = BufReader::with_capacity(64, file);
+    Ok(compression(file.fill_buf().map_err(Error::io(path, "reading"))?).is_none())
 }
 
 /// Returns a name in lower case without the endings of compressed files.

@@ -13,10 +13,32 @@ pub(super) const JSON: Format =
 
 fn open(path: &Path, _: &Wanted) -> Result<Box<dyn Records>> {
     let mut lines = LineReader::open(path)?;
-    if ending(path) == "json" && lines.first_byte()? == Some(b'[') {
+    if is_array(path, &mut lines)? {
         return Ok(Box::new(JsonArray::new(path, lines)));
     }
     Ok(Box::new(Lines(lines)))
+}
+
+fn is_array(path: &Path, lines: &mut LineReader) -> Result<bool> {
+    Ok(ending(path) == "json" && lines.first_byte()? == Some(b'['))
+}
+
+/// Whether a file of JSON has a record per line.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub(crate) fn is_json_lines(path: &Path) -> Result<bool> {
+    Ok(!is_array(path, &mut LineReader::open(path)?)?)
+}
+
+/// Opens JSON Lines behind the first `offset` bytes, which have `lines` lines.
+///
+/// # Errors
+///
+/// If the file cannot be read.
+pub(crate) fn json_lines_at(path: &Path, offset: u64, lines: u64) -> Result<Box<dyn Records>> {
+    Ok(Box::new(Lines(LineReader::open_at(path, offset, lines)?)))
 }
 
 struct Lines(LineReader);

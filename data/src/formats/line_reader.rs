@@ -1,11 +1,12 @@
 //! Lines of a text file, plain or compressed.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::binary::check_is_text;
 use super::compressed;
 use crate::error::{Error, Result};
+use crate::files::open_file;
 
 /// A longer line is a sign of a wrong format (a JSON array, a binary file). Refusing it bounds the memory.
 const MAX_LINE_BYTES: u64 = 64 << 20;
@@ -27,6 +28,17 @@ impl LineReader {
         let mut lines = Self { path: path.into(), reader, line: 0, offset: 0 };
         lines.check_start()?;
         Ok(lines)
+    }
+
+    /// Opens an uncompressed file behind its first `offset` bytes, which have `lines` lines; both 0 as [`Self::open`].
+    pub(crate) fn open_at(path: &Path, offset: u64, lines: u64) -> Result<Self> {
+        if offset == 0 {
+            return Self::open(path);
+        }
+        let mut file = open_file(path).map_err(Error::io(path, "opening the corpus"))?;
+        file.seek(SeekFrom::Start(offset)).map_err(Error::io(path, "reading"))?;
+        let reader = Box::new(BufReader::with_capacity(compressed::BUFFER_BYTES, file));
+        Ok(Self { path: path.into(), reader, line: lines, offset })
     }
 
     /// Refuses a file that is not UTF-8 text from its first bytes on, and skips a byte order mark.

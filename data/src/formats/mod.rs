@@ -38,10 +38,10 @@ use self::needs_arrow as parquet;
 use std::fmt;
 use std::path::Path;
 
-pub(crate) use binary::check_is_text;
-pub(crate) use compressed::is_compressed;
+pub(crate) use compressed::is_plain;
 pub(crate) use csv_rows::{CsvRow, CsvRows, ROWS_TO_COMPARE};
 pub use entries::{Split, find_files};
+pub(crate) use json::{is_json_lines, json_lines_at};
 pub(crate) use line_reader::LineReader;
 pub(crate) use problem::RowProblem;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::fixtures::Fixture;
-use crate::source::{BatchWorker, DirectSource, PairSource};
+use crate::source::{BatchWorker, PairSource};
 
 fn config(num_workers: usize) -> LoaderConfig {
     LoaderConfig { batch_tokens: 1024, num_workers, prefetch_factor: 3, ..LoaderConfig::default() }
@@ -19,32 +19,28 @@ fn batches(source: &Arc<dyn BatchSource>, num_workers: usize, start: Position, n
     (0..n).map(|_| loader.next_batch().expect("a batch")).collect()
 }
 
-/// The same corpus from the cache and from the text.
-fn sources() -> (Fixture, [Arc<dyn BatchSource>; 2]) {
+fn cached() -> (Fixture, Arc<dyn BatchSource>) {
     let fixture = Fixture::numbers(3000);
     let cached = Arc::new(fixture.cached(&config(0)));
-    let direct = Arc::new(DirectSource::open(&fixture.corpus, &fixture.tokenizers, &config(0)).expect("a good corpus"));
-    (fixture, [cached, direct])
+    (fixture, cached)
 }
 
 #[test]
 fn any_number_of_workers_gives_the_same_batches() {
-    let (_fixture, sources) = sources();
-    for source in sources {
-        let per_epoch = source.batches_per_epoch();
-        assert!(per_epoch > 30, "{per_epoch}");
-        let n = 2 * per_epoch as usize + 5;
-        let inline = batches(&source, 0, at(0, 0), n);
-        assert_eq!(inline[n - 1].next, at(2, 5));
-        for num_workers in [1, 2, 8] {
-            assert_eq!(batches(&source, num_workers, at(0, 0), n), inline, "{num_workers} workers");
-        }
-        // From the middle of an epoch, over its end.
-        for num_workers in [0, 1, 2, 8] {
-            let start = at(1, per_epoch - 4);
-            assert_eq!(inline[2 * per_epoch as usize - 5].next, start);
-            assert_eq!(batches(&source, num_workers, start, 9), inline[2 * per_epoch as usize - 4..]);
-        }
+    let (_fixture, source) = cached();
+    let per_epoch = source.batches_per_epoch();
+    assert!(per_epoch > 30, "{per_epoch}");
+    let n = 2 * per_epoch as usize + 5;
+    let inline = batches(&source, 0, at(0, 0), n);
+    assert_eq!(inline[n - 1].next, at(2, 5));
+    for num_workers in [1, 2, 8] {
+        assert_eq!(batches(&source, num_workers, at(0, 0), n), inline, "{num_workers} workers");
+    }
+    // From the middle of an epoch, over its end.
+    for num_workers in [0, 1, 2, 8] {
+        let start = at(1, per_epoch - 4);
+        assert_eq!(inline[2 * per_epoch as usize - 5].next, start);
+        assert_eq!(batches(&source, num_workers, start, 9), inline[2 * per_epoch as usize - 4..]);
     }
 }
 
@@ -57,70 +53,65 @@ fn a_loader_can_move_to_another_thread() {
 
 #[test]
 fn every_row_comes_once_an_epoch_in_another_order() {
-    let (_fixture, sources) = sources();
-    for source in sources {
-        let n = source.batches_per_epoch() as usize;
-        let both = batches(&source, 2, at(0, 0), 2 * n);
-        let orders: Vec<Vec<u32>> =
-            both.chunks(n).map(|epoch| epoch.iter().flat_map(|batch| batch.rows.clone()).collect()).collect();
-        for order in &orders {
-            let rows: BTreeSet<_> = order.iter().collect();
-            assert_eq!((order.len(), rows.len()), (3000, 3000));
-        }
-        assert_ne!(orders[0], orders[1]);
-        assert_eq!(both[n - 1].next, at(1, 0));
+    let (_fixture, source) = cached();
+    let n = source.batches_per_epoch() as usize;
+    let both = batches(&source, 2, at(0, 0), 2 * n);
+    let orders: Vec<Vec<u32>> =
+        both.chunks(n).map(|epoch| epoch.iter().flat_map(|batch| batch.rows.clone()).collect()).collect();
+    for order in &orders {
+        let rows: BTreeSet<_> = order.iter().collect();
+        assert_eq!((order.len(), rows.len()), (3000, 3000));
     }
+    assert_ne!(orders[0], orders[1]);
+    assert_eq!(both[n - 1].next, at(1, 0));
 }
 
 #[test]
 fn batches_hold_the_rows_they_name() {
-    let (fixture, sources) = sources();
+    let (fixture, source) = cached();
     let (rows, _) = fixture.corpus.read_all().expect("good rows");
     let special = fixture.tokenizers.special();
-    for source in sources {
-        for batch in batches(&source, 2, at(0, 0), source.batches_per_epoch() as usize) {
-            let shape = batch.shape();
-            assert!(shape.source_len % 8 == 0 && shape.target_len % 8 == 0);
-            let mut tokens = (0, 0);
-            for (i, row) in batch.rows.iter().enumerate() {
-                let example = &rows[*row as usize];
-                let padded = |mut ids: Vec<u32>, len: usize| -> Vec<i32> {
-                    ids.resize(len, special.pad);
-                    ids.into_iter().map(|id| id as i32).collect()
-                };
+    for batch in batches(&source, 2, at(0, 0), source.batches_per_epoch() as usize) {
+        let shape = batch.shape();
+        assert!(shape.source_len % 8 == 0 && shape.target_len % 8 == 0);
+        let mut tokens = (0, 0);
+        for (i, row) in batch.rows.iter().enumerate() {
+            let example = &rows[*row as usize];
+            let padded = |mut ids: Vec<u32>, len: usize| -> Vec<i32> {
+                ids.resize(len, special.pad);
+                ids.into_iter().map(|id| id as i32).collect()
+            };
 
-                let source_ids = fixture.tokenizers.encode_sources(&[&example.source]).expect("encodes").remove(0);
-                let labels = fixture.tokenizers.encode_targets(&[&example.target]).expect("encodes").remove(0);
-                let mut input = vec![special.bos];
-                input.extend(&labels[..labels.len() - 1]);
+            let source_ids = fixture.tokenizers.encode_sources(&[&example.source]).expect("encodes").remove(0);
+            let labels = fixture.tokenizers.encode_targets(&[&example.target]).expect("encodes").remove(0);
+            let mut input = vec![special.bos];
+            input.extend(&labels[..labels.len() - 1]);
 
-                assert_eq!(batch.source_lengths()[i] as usize, source_ids.len());
-                assert_eq!(batch.target_lengths()[i] as usize, labels.len());
-                tokens = (tokens.0 + source_ids.len() as u64, tokens.1 + labels.len() as u64);
-                let (s, t) = (i * shape.source_len, i * shape.target_len);
-                assert_eq!(batch.source()[s..s + shape.source_len], padded(source_ids, shape.source_len));
-                assert_eq!(batch.labels()[t..t + shape.target_len], padded(labels, shape.target_len));
-                assert_eq!(batch.target_input()[t..t + shape.target_len], padded(input, shape.target_len));
-            }
-            assert_eq!((batch.source_tokens, batch.target_tokens), tokens);
+            assert_eq!(batch.source_lengths()[i] as usize, source_ids.len());
+            assert_eq!(batch.target_lengths()[i] as usize, labels.len());
+            tokens = (tokens.0 + source_ids.len() as u64, tokens.1 + labels.len() as u64);
+            let (s, t) = (i * shape.source_len, i * shape.target_len);
+            assert_eq!(batch.source()[s..s + shape.source_len], padded(source_ids, shape.source_len));
+            assert_eq!(batch.labels()[t..t + shape.target_len], padded(labels, shape.target_len));
+            assert_eq!(batch.target_input()[t..t + shape.target_len], padded(input, shape.target_len));
         }
+        assert_eq!((batch.source_tokens, batch.target_tokens), tokens);
     }
 }
 
 #[test]
 fn shapes_are_those_announced() {
-    let (_fixture, [cached, direct]) = sources();
+    let (_fixture, cached) = cached();
     let mut seen = BTreeMap::<Shape, usize>::new();
     for batch in batches(&cached, 2, at(3, 0), cached.batches_per_epoch() as usize) {
         *seen.entry(batch.shape()).or_default() += 1;
     }
     assert_eq!(Some(seen), cached.shapes());
-    assert_eq!(direct.shapes(), None);
 }
 
 #[test]
 fn ranks_share_the_stream_and_their_positions_agree() {
-    let (_fixture, [cached, _]) = sources();
+    let (_fixture, cached) = cached();
     let n = 3 * cached.batches_per_epoch() as usize / 2;
     let alone = batches(&cached, 0, at(0, 2), n);
     for world_size in [2, 3, 4] {
@@ -145,7 +136,7 @@ fn ranks_share_the_stream_and_their_positions_agree() {
 
 #[test]
 fn steps_of_several_batches_have_one_shape_whatever_the_ranks() {
-    let (_fixture, [cached, _]) = sources();
+    let (_fixture, cached) = cached();
     let per_epoch = cached.batches_per_epoch() as usize;
     let n = 3 * per_epoch - 3 * per_epoch % 4;
     let read = |rank, world_size, start, n: usize| -> Vec<HostBatch> {
@@ -177,31 +168,29 @@ fn steps_of_several_batches_have_one_shape_whatever_the_ranks() {
 
 #[test]
 fn one_pass_sees_every_row_in_order_and_ends() {
-    let (_fixture, sources) = sources();
-    for source in sources {
-        let read = |num_workers| {
-            let pass = OnePass::new(source.clone(), &config(num_workers)).expect("starts");
-            pass.map(|batch| batch.expect("a batch").rows).collect::<Vec<_>>()
-        };
-        let batches = read(0);
-        assert_eq!(batches.iter().flatten().collect::<BTreeSet<_>>().len(), 3000);
-        assert_eq!(batches.iter().map(Vec::len).sum::<usize>(), 3000);
-        assert!(batches[0].is_sorted(), "in the order of the file");
-        assert_eq!(read(4), batches);
-        let two_ranks = |rank| {
-            let pass = OnePass::for_rank(source.clone(), &config(1), Rank { rank, world_size: 2, ..Rank::default() })
-                .expect("starts");
-            pass.map(|batch| batch.expect("a batch").rows).collect::<Vec<_>>()
-        };
-        let (even, odd) = (two_ranks(0), two_ranks(1));
-        assert_eq!(even.len() + odd.len(), batches.len());
-        assert_eq!((&even[0], &odd[0]), (&batches[0], &batches[1]));
-    }
+    let (_fixture, source) = cached();
+    let read = |num_workers| {
+        let pass = OnePass::new(source.clone(), &config(num_workers)).expect("starts");
+        pass.map(|batch| batch.expect("a batch").rows).collect::<Vec<_>>()
+    };
+    let batches = read(0);
+    assert_eq!(batches.iter().flatten().collect::<BTreeSet<_>>().len(), 3000);
+    assert_eq!(batches.iter().map(Vec::len).sum::<usize>(), 3000);
+    assert!(batches[0].is_sorted(), "in the order of the file");
+    assert_eq!(read(4), batches);
+    let two_ranks = |rank| {
+        let pass = OnePass::for_rank(source.clone(), &config(1), Rank { rank, world_size: 2, ..Rank::default() })
+            .expect("starts");
+        pass.map(|batch| batch.expect("a batch").rows).collect::<Vec<_>>()
+    };
+    let (even, odd) = (two_ranks(0), two_ranks(1));
+    assert_eq!(even.len() + odd.len(), batches.len());
+    assert_eq!((&even[0], &odd[0]), (&batches[0], &batches[1]));
 }
 
 #[test]
 fn recycled_buffers_bound_memory() {
-    let (_fixture, [cached, _]) = sources();
+    let (_fixture, cached) = cached();
     for num_workers in [0, 1, 4] {
         let mut loader = Loader::new(cached.clone(), &config(num_workers), 7, at(0, 0)).expect("starts");
         for _ in 0..5 * cached.batches_per_epoch() {

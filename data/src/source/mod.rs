@@ -1,24 +1,24 @@
-//! Data sets that can be cut into batches: pairs and texts from a token cache, and pairs straight from text files.
+//! Data sets that can be cut into batches: pairs and texts from a token cache, and texts in shards.
 
 mod chat;
-mod direct;
 mod estimate;
 mod labelled;
 mod mix;
 mod pairs;
 mod preferences;
+mod streamed;
 mod text;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use chat::ChatSource;
-pub use direct::DirectSource;
 pub use estimate::BatchEstimate;
 pub use labelled::{LabelledShape, LabelledSource};
 pub use mix::{MixPart, MixParts, MixShares, MixSource, MixedPart, SharesFrom};
 pub use pairs::PairSource;
 pub use preferences::PreferenceSource;
+pub use streamed::StreamedSource;
 pub use text::TextSource;
 
 use crate::batch::EpochPlan;

@@ -82,36 +82,15 @@ impl TextSource {
         text: &TextConfig,
         loader: &LoaderConfig,
     ) -> Result<Self> {
-        let problems: Vec<_> = text.validate(0).into_iter().chain(loader.validate()).collect();
-        if !problems.is_empty() {
-            return Err(Error::Invalid(problems.join("\n")));
-        }
-        tokenizer.check(task)?;
+        let format = checked_format(tokenizer, task, text, loader)?;
         if cache.kind() != CacheKind::Text {
             return Err(Error::cache(cache.path(), "holds pairs, wanted documents of plain text"));
         }
         cache.check_tokenizer(tokenizer)?;
 
-        let format = row_format(tokenizer, task, text.packing);
         let seq_len = text.seq_len;
-        if seq_len <= format.input.len() {
-            return Err(Error::Invalid(format!(
-                "data.text.seq_len = {seq_len} leaves no room for text next to {} special tokens: set it to the model's \
-                 positions, or at least {}",
-                format.input.len(),
-                format.input.len() + 1
-            )));
-        }
-        if loader.batch_tokens < seq_len {
-            return Err(Error::Invalid(format!(
-                "loader.batch_tokens = {} cannot hold one row of data.text.seq_len = {seq_len} tokens: raise it to a \
-                 multiple of {seq_len}, or lower data.text.seq_len",
-                loader.batch_tokens
-            )));
-        }
-
         // Saved runs know this text as part of the source's fingerprint.
-        let settings = format!("{task:?} {:?} {seq_len} {format:?}", text.packing);
+        let settings = settings_of(task, text, &format);
         let mut source = Self {
             vocab_size: tokenizer.vocab_size(),
             rows: Rows::Packed { n_rows: 0, batch_size: loader.rows_of(seq_len) },
@@ -271,6 +250,48 @@ fn too_many_rows(rows: u64) -> Error {
     Error::Invalid(format!(
         "the text has {rows} rows, more than 4,294,967,295: raise data.text.seq_len or split the text"
     ))
+}
+
+/// Returns how rows of a task are built.
+///
+/// # Errors
+///
+/// If the tokenizer lacks a token that the task needs, or if the settings are invalid.
+pub(super) fn checked_format(
+    tokenizer: &TextTokenizer,
+    task: Task,
+    text: &TextConfig,
+    loader: &LoaderConfig,
+) -> Result<RowFormat> {
+    let problems: Vec<_> = text.validate(0).into_iter().chain(loader.validate()).collect();
+    if !problems.is_empty() {
+        return Err(Error::Invalid(problems.join("\n")));
+    }
+    tokenizer.check(task)?;
+
+    let format = row_format(tokenizer, task, text.packing);
+    let seq_len = text.seq_len;
+    if seq_len <= format.input.len() {
+        return Err(Error::Invalid(format!(
+            "data.text.seq_len = {seq_len} leaves no room for text next to {} special tokens: set it to the model's \
+             positions, or at least {}",
+            format.input.len(),
+            format.input.len() + 1
+        )));
+    }
+    if loader.batch_tokens < seq_len {
+        return Err(Error::Invalid(format!(
+            "loader.batch_tokens = {} cannot hold one row of data.text.seq_len = {seq_len} tokens: raise it to a \
+             multiple of {seq_len}, or lower data.text.seq_len",
+            loader.batch_tokens
+        )));
+    }
+    Ok(format)
+}
+
+/// Returns what decides the content of a row next to the tokens, as a part of a fingerprint.
+pub(super) fn settings_of(task: Task, text: &TextConfig, format: &RowFormat) -> String {
+    format!("{task:?} {:?} {} {format:?}", text.packing, text.seq_len)
 }
 
 pub(super) fn row_format(tokenizer: &TextTokenizer, task: Task, packing: Packing) -> RowFormat {

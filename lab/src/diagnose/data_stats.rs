@@ -84,8 +84,8 @@ impl DataStats {
 
     fn of_cache(config: &Config, vocabulary: &Vocabulary, path: &Path) -> Result<Self> {
         ensure!(
-            !config.data.direct,
-            "data.direct = true reads the text without a token cache, whose lengths are counted here: add --set data.direct=false"
+            config.data.cache_limit.is_none(),
+            "data.cache_limit keeps a part of the token cache, whose lengths are counted here: leave it out and name some files of the text"
         );
         ensure!(
             path.is_file() || config.data.labels.names.is_empty(),

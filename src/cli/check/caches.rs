@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use kiln_data::files::read_file;
-use kiln_data::{TokenCache, verify_file_record, verify_record_of};
+use kiln_data::{TokenCache, verify_file_record, verify_record_of, verify_shard_index};
 use kiln_train::checkpoint::{Checkpoints, TrainerState, read_state};
 use kiln_train::config::Config;
 use kiln_train::dataset::{SoundTokenizer, built_in, verify_tokenizer};
@@ -12,6 +12,8 @@ use kiln_train::units::thousands;
 
 use super::findings::{Findings, entries};
 
+/// Said of an incomplete file.
+const LEFT: &str = "left by an interrupted preparation; it can be deleted";
 /// Said of a record that an earlier version wrote.
 const WITHOUT_DIGEST: &str = "an earlier version wrote it without a digest";
 
@@ -31,8 +33,10 @@ pub(super) fn caches(dir: &Path, config: Option<&Config>, findings: &mut Finding
             findings.add(&path, cache(&path, of_training));
         } else if name.ends_with(".tokens.files.json") {
             file_record(&path, findings);
+        } else if name == "train-shards" {
+            n_caches += shards(&path, findings);
         } else if name.ends_with(".partial") {
-            findings.note(&path, "left by an interrupted preparation; it can be deleted");
+            findings.note(&path, LEFT);
         }
     }
     if n_caches == 0 {
@@ -43,6 +47,36 @@ pub(super) fn caches(dir: &Path, config: Option<&Config>, findings: &mut Finding
     if let Some(config) = config.filter(|config| config.is_built_in_task()) {
         built_in_text(config, &cache_dir, findings);
     }
+}
+
+/// Verifies the index and the caches of a text in shards. Returns the number of files that a start would use.
+fn shards(folder: &Path, findings: &mut Findings) -> usize {
+    let mut n_files = 0;
+    for path in entries(folder) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let checked = match () {
+            () if name == "index.jsonl" => {
+                verify_shard_index(&path).map(|n| format!("an index of {n} shards")).map_err(anyhow::Error::from)
+            }
+            () if name.ends_with(".tokens") => TokenCache::open(&path)
+                .and_then(|cache| cache.verify().map(|()| format!("{} documents", thousands(cache.n_rows() as f64))))
+                .map_err(anyhow::Error::from),
+            () if name.ends_with(".files.json") => {
+                file_record(&path, findings);
+                continue;
+            }
+            () if name.ends_with(".partial") => {
+                findings.note(&path, LEFT);
+                continue;
+            }
+            () => continue,
+        };
+
+        n_files += 1;
+        findings.vouch_for(&path);
+        findings.add(&path, checked.context("delete it; the next start makes it again from the text"));
+    }
+    n_files
 }
 
 /// Verifies a token cache; the cache of the training text must be the one that the newest checkpoint was trained on.

@@ -23,6 +23,8 @@ mod moved;
 mod pointers;
 #[cfg(target_os = "linux")]
 mod ranks;
+#[cfg(target_os = "linux")]
+mod streamed;
 
 use std::fs;
 use std::path::Path;

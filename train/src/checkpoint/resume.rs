@@ -72,7 +72,7 @@ fn remedy(differences: &[Difference]) -> String {
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 30] = [
+const FREE: [&str; 31] = [
     // A resumed run keeps its own.
     "optim.decay_end",
     "data.train",
@@ -81,6 +81,7 @@ const FREE: [&str; 30] = [
     "data.mix_temperature",
     "data.cache_dir",
     "data.filter",
+    "data.cache_limit",
     "data.corpus",
     "data.text",
     "tokenizer",

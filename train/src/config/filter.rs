@@ -40,11 +40,6 @@ pub(super) fn problems(config: &Config) -> Vec<String> {
         let place = format!("data.mix: source \"{}\": filter.", source.name);
         problems.extend(source.filter.iter().flat_map(|filter| filter.validate(&place, rows)));
     }
-    if data.direct && !data.filter.is_empty() {
-        problems.push(
-            "data.filter drops rows while the token cache is built, and data.direct = true builds none; remove one of the two".into(),
-        );
-    }
     problems
 }
 
@@ -99,11 +94,6 @@ mod tests {
             let found = config.validate();
             assert!(found.len() == 1 && found[0].starts_with(&format!("data.filter.{wanted}")), "{wanted}: {found:#?}");
         }
-        let mut direct = presets::tiny();
-        (direct.data.train, direct.data.direct) = (vec!["a.tsv".into()], true);
-        assert_eq!(direct.validate(), Vec::<String>::new());
-        direct.data.filter.min_length = 2;
-        assert!(direct.validate()[0].starts_with("data.filter drops rows while the token cache"), "{direct:?}");
     }
 
     #[test]

@@ -225,7 +225,6 @@ fn against_other_keys(config: &Config) -> Vec<String> {
          data.valid"
             .into(),
     );
-    refuse(data.direct, "data.direct = true reads no mixture (data.mix); remove it".into());
 
     refuse(
         row.classes.is_some() || data.text.is_preferences(),
@@ -309,7 +308,7 @@ mod tests {
     #[test]
     fn a_mixture_is_valid_and_bad_ones_are_named() {
         assert_eq!(mixed().validate(), Vec::<String>::new());
-        let cases: [(&str, Change); 18] = [
+        let cases: [(&str, Change); 17] = [
             ("two sources with the name \"news\"", |c| c.data.mix[1].name = "news".into()),
             ("a source with the name \"a/b\"", |c| c.data.mix[1].name = "a/b".into()),
             ("a source with the name \"\"", |c| c.data.mix[1].name.clear()),
@@ -329,7 +328,6 @@ mod tests {
                 (c.data.mix[0].valid, c.data.valid) = (vec!["v.tsv".into()], vec!["w.tsv".into()]);
             }),
             ("data.split takes rows", |c| c.data.split = 0.1),
-            ("data.direct = true reads no mixture", |c| c.data.direct = true),
             ("loader.shuffle = false", |c| c.loader.shuffle = false),
             ("which only pairs have", |c| {
                 c.clone_from(&Config { data: c.data.clone(), ..presets::gpt2_tiny() });

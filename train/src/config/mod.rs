@@ -5,7 +5,9 @@
 
 mod best_metric;
 mod builder;
+mod cache_limit;
 mod chat;
+mod choices;
 mod device;
 mod ending;
 mod epochs;
@@ -38,6 +40,8 @@ use serde::{Deserialize, Serialize};
 
 pub use best_metric::BestMetric;
 pub use builder::ConfigBuilder;
+pub use cache_limit::{DiskSize, RemovedSwitch};
+pub use choices::{LostReplicas, NonFinite, OptimizerChoice};
 pub(crate) use device::computed_again;
 pub use device::{Capture, Checkpointing, F32Products, Kernels, Precision};
 pub use generate::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
@@ -88,6 +92,9 @@ pub struct DataConfig {
     pub split: f64,
     /// Folder of the token caches. Unset: `cache/` in the run folder.
     pub cache_dir: Option<PathBuf>,
+    /// lm and mlm: most bytes of token caches of the training text on disk. The text is then tokenized in parts, ahead of the training,
+    /// and shuffled within windows of eight parts. Unset: the whole text is tokenized once.
+    pub cache_limit: Option<DiskSize>,
     /// Pairs: format, names of fields, limits in tokens, tolerated fraction of bad rows.
     pub corpus: CorpusConfig,
     /// Plain text: how documents are read and packed into rows.
@@ -96,8 +103,9 @@ pub struct DataConfig {
     pub labels: LabelConfig,
     /// The rows of training text that are wanted, of those that can be used.
     pub filter: FilterConfig,
-    /// Pairs: parse and tokenize in the loader's workers instead of reading the token cache.
-    pub direct: bool,
+    /// Removed: pairs are read from the token cache.
+    #[serde(skip_serializing)]
+    pub direct: RemovedSwitch,
     /// `mix` without weights: shares are sizes to the power of one divided by this. Unset: 1.
     pub mix_temperature: Option<f64>,
     /// Several sources of training text in place of `train`, each with its share of the rows.
@@ -259,36 +267,6 @@ pub struct TrainConfig {
     pub max_non_finite_steps: u64,
     /// `precision = "fp16"`: the scale that keeps small gradients from vanishing.
     pub loss_scale: LossScaleConfig,
-}
-
-/// The optimizer of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OptimizerChoice {
-    /// AdamW for all parameters.
-    Adamw,
-    /// Muon for the weight matrices of layers, AdamW for the others.
-    Muon,
-}
-
-/// What happens to a run whose devices take steps alone when one of them is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LostReplicas {
-    /// It ends.
-    End,
-    /// The others continue.
-    GoOn,
-}
-
-/// Reaction to a loss or gradient that is not finite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NonFinite {
-    /// Stop the run, keep the last checkpoint, save the batch and name the parameters.
-    Stop,
-    /// Continue with the next batch; count and report the skipped update.
-    Skip,
 }
 
 impl Default for Config {

@@ -65,6 +65,7 @@ impl Config {
         problems.extend(self.data.text.validate(max_positions).into_iter().chain(super::chat::problem(self)));
         problems.extend(super::mix::problems(self));
         problems.extend(super::filter::problems(self));
+        problems.extend(super::cache_limit::problem(self));
         if self.is_built_in_task() && !self.data.valid.is_empty() {
             problems.push(
                 "data.valid names validation text, but data.train names no training text; set data.train, or remove \
@@ -82,12 +83,6 @@ impl Config {
         if split > 0.0 && !self.data.valid.is_empty() {
             problems.push(
                 "data.split takes validation rows from data.train, but data.valid names some; remove one of the two"
-                    .into(),
-            );
-        }
-        if self.data.direct && self.data.cache_dir.is_some() {
-            problems.push(
-                "data.direct = true reads no token cache, so data.cache_dir would be ignored; remove one of the two"
                     .into(),
             );
         }
@@ -158,12 +153,6 @@ impl Config {
         if !self.tokenizer.joint {
             problems.push(
                 "tokenizer.joint = false makes two vocabularies, but plain text needs one; set tokenizer.joint = true"
-                    .into(),
-            );
-        }
-        if self.data.direct {
-            problems.push(
-                "data.direct = true supports pairs only; remove it, so that the text is read from the token cache"
                     .into(),
             );
         }

@@ -5,6 +5,7 @@
 //!   tokenizer/               trained once; kept while text and settings stay the same
 //!   train.tokens             token caches
 //!   valid.tokens
+//!   train-shards/            in place of train.tokens with data.cache_limit
 //!   numbers.train.jsonl      the text of the built-in task, if the run uses it (.txt for lm and mlm)
 //!   numbers.valid.jsonl
 //! ```
@@ -16,6 +17,7 @@ pub(crate) mod mix;
 pub mod pairs;
 mod prompt;
 mod split;
+mod streamed;
 pub mod text;
 mod trained_tokenizer;
 mod vocabulary;

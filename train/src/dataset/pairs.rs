@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, CorpusConfig, DirectSource, Example, PairCorpus, PairSource, PairTokenizers, TokenCache,
-    TokenizerConfig, prepare_pairs,
+    CorpusConfig, Example, PairCorpus, PairSource, PairTokenizers, TokenCache, TokenizerConfig, prepare_pairs,
 };
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
@@ -50,16 +49,10 @@ pub(super) fn open(
     notes.extend(folding_note(tokenizers.folding()?, is_trained));
 
     // Training data.
-    let train: Arc<dyn BatchSource> = if config.data.direct {
-        let source = DirectSource::open(&train_corpus, &tokenizers, &config.loader).context("data.train")?;
-        note(&format!("reading text directly: {}", source.report()));
-        Arc::new(source)
-    } else {
-        let path = cache_dir.join("train.tokens");
-        let cache = open_cache(&path, &train_corpus, &tokenizers, note).context("data.train")?;
-        notes.extend(cache.report().filter_notes());
-        Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?)
-    };
+    let path = cache_dir.join("train.tokens");
+    let cache = open_cache(&path, &train_corpus, &tokenizers, note).context("data.train")?;
+    notes.extend(cache.report().filter_notes());
+    let train = Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?);
 
     watched.ensure_unchanged().context("data.train")?;
 

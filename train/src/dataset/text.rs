@@ -11,7 +11,7 @@ use kiln_data::{
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
 use super::{
-    Files, RunData, Vocabulary, built_in, cache_at, find_files, folding_note, lacking_note, n_threads, prompt,
+    Files, RunData, Vocabulary, built_in, cache_at, find_files, folding_note, lacking_note, n_threads, prompt, streamed,
 };
 use crate::config::Config;
 use crate::config::task::traits_of;
@@ -35,8 +35,17 @@ pub(super) fn open(
     let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
     let folding = folding_note(tokenizer.folding()?, is_trained);
 
-    let Rows { source: train, report, .. } =
-        rows(config, &cache_dir.join("train.tokens"), &corpus, &tokenizer, note).context("data.train")?;
+    let (train, report): (Arc<dyn BatchSource>, _) = match &config.data.cache_limit {
+        Some(limit) => {
+            let opened = streamed::open(config, limit, cache_dir, &corpus, &tokenizer, note).context("data.train")?;
+            (opened.0, opened.1)
+        }
+        None => {
+            let path = cache_dir.join("train.tokens");
+            let rows = rows(config, &path, &corpus, &tokenizer, note).context("data.train")?;
+            (rows.source, rows.report)
+        }
+    };
     watched.ensure_unchanged().context("data.train")?;
     let notes = corpus.notes().into_iter().chain(report.filter_notes()).chain(folding);
     let notes = notes.chain(one_document(&report, &corpus)?);

@@ -109,7 +109,6 @@ impl Run {
         };
         let (lock, leftovers) = ranks.first_then_others("taking the lock of the run folder", own_folder)?;
 
-        refuse_for_devices(&self.config, ranks)?;
         if data.is_none() {
             self.refuse_other_rows(resume)?;
         }
@@ -316,18 +315,6 @@ fn completed(mut config: Config, data: RunData, n_devices: usize) -> Result<(Con
     }
     data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
     Ok((config, data))
-}
-
-/// Refuses what the number of devices does not allow.
-pub(super) fn refuse_for_devices(config: &Config, ranks: &Ranks) -> Result<(), RunError> {
-    if ranks.are_many() && config.data.direct {
-        return Err(RunError::Config(
-            "data.direct = true may leave rows out as it reads them, so that several devices cannot agree on the batches \
-             of a step: set data.direct=false, or train on one device"
-                .into(),
-        ));
-    }
-    Ok(())
 }
 
 /// Reads the model that answers are compared with.

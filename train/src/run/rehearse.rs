@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::Run;
 use super::evaluate::Scratch;
 use super::plan::Plan;
-use super::prepare::{Survey, refuse_for_devices};
+use super::prepare::Survey;
 use super::ranks::compare;
 use super::weights::start_from;
 use crate::checkpoint::initial_tensors;
@@ -47,7 +47,6 @@ impl Run {
     #[doc(hidden)]
     pub fn rehearsal(&self, ranks: &Ranks) -> Result<Rehearsal> {
         self.config.train.f32_products.install_in_backend();
-        refuse_for_devices(&self.config, ranks)?;
         let survey = ranks.first_then_others("preparing the data", || self.survey(false))?;
         compare(ranks, &survey.config, &survey.data, None)?;
         self.rehearsed(survey, ranks)

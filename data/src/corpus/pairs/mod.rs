@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use block::PairBlock;
 pub use config::{CorpusConfig, CorpusFormat, Header};
-pub(crate) use header::{Columns, flag, texts_of};
+pub(crate) use header::{flag, texts_of};
 pub(crate) use row::{Pair, RowParser, length_problem};
 pub use table::Table;
 

@@ -7,9 +7,11 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Conversation, Preference, TextConfig, TextCorpus, TextFile, TextFormat};
 use crate::error::{Error, Result};
-use crate::formats::{LineReader, Place, Records, RowProblem, Wanted};
+use crate::formats::{LineReader, Place, Records, RowProblem, Wanted, json_lines_at};
 
 /// Text of one block, unless a document is longer.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -24,9 +26,22 @@ const MAX_PART_BYTES: usize = 2 << 20;
 pub(crate) struct TextBlock {
     /// Number of the file.
     pub(crate) file: usize,
+    /// Whether it is the first of its file.
+    pub(crate) is_first: bool,
     format: TextFormat,
     bytes: Vec<u8>,
     parts: Vec<PartSpan>,
+}
+
+/// Where a block begins. A block that begins with a whole document can be read again from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BlockStart {
+    /// Number of the file.
+    pub(crate) file: usize,
+    /// Byte offset in the file; 0 for its first block, whatever stands before the text.
+    pub(crate) offset: u64,
+    /// Lines before it.
+    pub(crate) lines: u64,
 }
 
 /// The place of a document, or of a part of a long one, within the bytes of a block.
@@ -60,6 +75,20 @@ impl TextBlock {
     /// Returns the length of its text.
     pub(crate) fn n_bytes(&self) -> u64 {
         self.bytes.len() as u64
+    }
+
+    /// Returns where it begins.
+    pub(crate) fn start(&self) -> BlockStart {
+        let (file, first) = (self.file, &self.parts[0]);
+        match self.is_first {
+            true => BlockStart { file, offset: 0, lines: 0 },
+            false => BlockStart { file, offset: first.offset, lines: first.line - 1 },
+        }
+    }
+
+    /// Whether it begins with the rest of a document.
+    pub(crate) fn continues(&self) -> bool {
+        self.parts[0].continues
     }
 
     /// Parses the documents. Invalid UTF-8 in a part of a long document is an error, since other parts may be in use
@@ -171,6 +200,8 @@ pub(super) struct TextBlocks<'a> {
     /// What is read of records whose documents are fields.
     wanted: Wanted,
     next_file: usize,
+    /// Bytes and lines of the next file that come before the first block.
+    skipped: (u64, u64),
     open: Option<OpenFile>,
 }
 
@@ -191,23 +222,25 @@ struct OpenText {
 }
 
 impl<'a> TextBlocks<'a> {
-    pub(super) fn new(files: &'a [TextFile], wanted: Wanted) -> Self {
-        Self { files, wanted, next_file: 0, open: None }
+    /// Reads from `start` on, a block's beginning.
+    pub(super) fn starting_at(files: &'a [TextFile], wanted: Wanted, start: BlockStart) -> Self {
+        Self { files, wanted, next_file: start.file, skipped: (start.offset, start.lines), open: None }
     }
 
     fn next_block(&mut self) -> Result<Option<TextBlock>> {
         loop {
+            let is_first = self.open.is_none();
             let open = match &mut self.open {
                 Some(open) => open,
                 None => {
                     let Some(file) = self.files.get(self.next_file) else { return Ok(None) };
                     self.next_file += 1;
-                    self.open.insert(OpenFile::open(file, &self.wanted)?)
+                    self.open.insert(OpenFile::open(file, &self.wanted, std::mem::take(&mut self.skipped))?)
                 }
             };
             let number = self.next_file - 1;
             let format = self.files[number].format;
-            let mut block = TextBlock { file: number, format, bytes: Vec::new(), parts: Vec::new() };
+            let mut block = TextBlock { file: number, is_first, format, bytes: Vec::new(), parts: Vec::new() };
             let has_room = |block: &TextBlock| block.bytes.len() < BLOCK_BYTES && block.parts.len() < BLOCK_ROWS;
             while has_room(&block) && open.read_part(&mut block)? {}
             if !block.parts.is_empty() {
@@ -219,17 +252,21 @@ impl<'a> TextBlocks<'a> {
 }
 
 impl OpenFile {
-    fn open(file: &TextFile, wanted: &Wanted) -> Result<Self> {
+    /// Opens a file behind `offset` bytes and `lines` lines, both 0 for its beginning.
+    fn open(file: &TextFile, wanted: &Wanted, (offset, lines): (u64, u64)) -> Result<Self> {
         let TextFile { path, format, records } = file;
         let Some(records) = records else {
-            let reader = LineReader::open(path)?;
-            let carried = Vec::new();
-            return Ok(Self::Text(OpenText { format: *format, reader, carried, continues: false, begun: false }));
+            let reader = LineReader::open_at(path, offset, lines)?;
+            let (carried, begun) = (Vec::new(), offset > 0);
+            return Ok(Self::Text(OpenText { format: *format, reader, carried, continues: false, begun }));
         };
         // Conversations have one of several layouts.
         let is_field = matches!(format, TextFormat::Jsonl | TextFormat::Records);
         let wanted = if is_field { wanted.clone() } else { Wanted::all() };
-        Ok(Self::Records(records.open(path, &wanted)?))
+        Ok(Self::Records(match offset {
+            0 => records.open(path, &wanted)?,
+            _ => json_lines_at(path, offset, lines)?,
+        }))
     }
 
     /// Adds a document, or a part of one, to the block. Returns `false` at the end of the file.

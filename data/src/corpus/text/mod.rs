@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 pub(super) use answers::{ANSWERS, is_rated};
 use block::TextBlocks;
-pub(crate) use block::{DocumentPart, TextBlock};
+pub(crate) use block::{BlockStart, DocumentPart, TextBlock};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
 pub(crate) use conversation::Conversation;
 pub use conversation::{ChatMessage, Role};
@@ -19,7 +19,7 @@ pub(crate) use preference::Preference;
 use super::RowReport;
 use super::json::{self, JsonFields, NamedField};
 use crate::error::{Error, Result};
-use crate::formats::{FileFormat, Split, ending, find_files};
+use crate::formats::{FileFormat, Split, ending, find_files, is_json_lines, is_plain};
 
 /// One file and how it is divided into documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +48,19 @@ impl TextFile {
             TextFormat::Auto | TextFormat::BlankLines | TextFormat::Files | TextFormat::Lines => None,
         };
         Self { path, format, records }
+    }
+
+    /// Whether reading can begin at any of its documents: a file that is compressed, or whose records are not lines, is read from its
+    /// beginning.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub(crate) fn can_start_within(&self) -> Result<bool> {
+        match self.records {
+            None => is_plain(&self.path),
+            Some(records) => Ok(records == FileFormat::JSON && is_plain(&self.path)? && is_json_lines(&self.path)?),
+        }
     }
 }
 
@@ -158,7 +171,12 @@ impl TextCorpus {
 
     /// Returns the text in blocks, in order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Result<TextBlock>> + Send + '_ {
-        TextBlocks::new(&self.files, self.field.wanted())
+        self.blocks_from(BlockStart { file: 0, offset: 0, lines: 0 })
+    }
+
+    /// Returns the blocks from the one that begins at `start`.
+    pub(crate) fn blocks_from(&self, start: BlockStart) -> impl Iterator<Item = Result<TextBlock>> + Send + '_ {
+        TextBlocks::starting_at(&self.files, self.field.wanted(), start)
     }
 
     pub(crate) fn path_of(&self, block: &TextBlock) -> &Path {

@@ -33,7 +33,6 @@ const LARGE_COPY: [f64; 2] = [1e-3, 1_000.0];
 /// If a batch cannot be made, or if the device fails.
 pub(super) fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
     figures.num_workers = subject.config.loader.num_workers;
-    figures.is_direct = subject.config.data.direct;
     Ok(Ok(match test {
         Test::Loader => loader(subject, figures)?,
         Test::Workers => workers(subject, figures)?,

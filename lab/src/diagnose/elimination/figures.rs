@@ -29,8 +29,6 @@ pub struct Figures {
     pub(crate) data_wait_share: Option<f64>,
     /// `loader.num_workers`.
     pub(crate) num_workers: usize,
-    /// `data.direct`.
-    pub(crate) is_direct: bool,
     /// The loader alone, milliseconds per step.
     pub(crate) loader_ms: Option<f64>,
     /// The loader alone with numbers of threads, milliseconds per step.
@@ -186,13 +184,12 @@ fn loader(figures: &Figures) -> Option<Cause> {
     let fastest = more().min_by(|a, b| a.1.total_cmp(&b.1));
     let helps = fastest.filter(|(_, ms)| now.is_some_and(|now| *ms <= 0.9 * now));
 
-    let setting = match (enough, figures.is_direct, helps) {
-        (Some(enough), ..) => threads(enough),
-        (None, true, _) => "data.direct = false parses and tokenizes once instead of for every batch".into(),
-        (None, false, Some(helps)) => {
+    let setting = match (enough, helps) {
+        (Some(enough), _) => threads(enough),
+        (None, Some(helps)) => {
             format!("{}, which is not enough: a faster source is needed, too", threads(helps))
         }
-        (None, false, None) => {
+        (None, None) => {
             "the source itself is too slow, whatever loader.num_workers: look at the tests stages and map".into()
         }
     };

@@ -12,8 +12,8 @@ use crate::diagnose::data_stats::{DataStats, better};
 /// # Errors
 /// If the token cache cannot be read.
 pub(super) fn run(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
-    if subject.config.data.direct {
-        return Ok(Err("data.direct = true knows no lengths before rows are read: add --set data.direct=false".into()));
+    if subject.config.data.cache_limit.is_some() {
+        return Ok(Err("data.cache_limit packs rows in full: only the last one of a shard has padding".into()));
     }
     let stats = DataStats::of(subject.config, &subject.data.vocabulary, &subject.cache_dir)?;
     let (now, better) = (stats.current().padding, better(&stats.batchings));

@@ -49,18 +49,15 @@ fn stages(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>> 
     let sample = Sample::of(subject)?;
     let (parse, tokenize) = (sample.parse_ms()?, sample.tokenize_ms(subject)?);
     let filled = collate(subject, subject.window()?)?;
-    let is_direct = subject.config.data.direct;
-    // Direct mode parses and tokenizes as it makes a batch.
-    let collate = if is_direct { (filled.ms - parse - tokenize).max(0.0) } else { filled.ms };
+    let collate = filled.ms;
     let queue = (load(subject, 1)?.ms - filled.ms).max(0.0);
     figures.stages_ms = Some([parse, tokenize, collate, queue]);
 
-    let once = match is_direct {
-        true => "paid for every batch, because data.direct = true",
-        false => "paid once, when the token cache is built",
+    let once = match subject.config.data.cache_limit {
+        Some(_) => "paid in every epoch, ahead of the training, because data.cache_limit is set",
+        None => "paid once, when the token cache is built",
     };
-    let sum = if is_direct { parse + tokenize + collate + queue } else { collate + queue };
-    let share = |ms: f64| format!("{} of the loader's time", percent(ms / sum.max(1e-9)));
+    let share = |ms: f64| format!("{} of the loader's time", percent(ms / (collate + queue).max(1e-9)));
     Ok(vec![
         Verdict::new("parse", parse, "ms", format!("JSON lines of the rows of a step; {once}")),
         Verdict::new("tokenize", tokenize, "ms", format!("the same rows; {once}")),
@@ -188,10 +185,7 @@ fn map(subject: &Subject<'_>) -> Result<Vec<Verdict>> {
 
     let mapped = collate(subject, window)?;
     let memory = collate(subject, Arc::new(Held(held)))?;
-    let words = match subject.config.data.direct {
-        true => "the text is mapped, parsed and tokenized for each batch (data.direct = true)".to_owned(),
-        false => format!("the first touch took {first:.3} ms; later ones read what the system has cached"),
-    };
+    let words = format!("the first touch took {first:.3} ms; later ones read what the system has cached");
     Ok(vec![
         Verdict::new("batches of a step from the map", mapped.ms, "ms", words).within(mapped.spread).against(memory.ms),
         Verdict::new("batches of a step from memory", memory.ms, "ms", "copies of finished batches")

@@ -60,13 +60,6 @@ impl Follower<'_> {
 
     /// The text: its fields, its lengths, and the batches that hold it.
     fn data(&mut self) {
-        if self.config.data.direct && self.config.data.cache_dir.is_some() {
-            self.follow("data.direct", |c| &mut c.data.direct, false, "data.cache_dir is set");
-            if self.is_set("data.direct") {
-                self.follow("data.cache_dir", |c| &mut c.data.cache_dir, None, "data.direct is set");
-            }
-        }
-
         // Source and target exchanged: the other side takes the default that became free.
         let (corpus, before) = (self.config.data.corpus.clone(), self.base.data.corpus.clone());
         if corpus.source_field == corpus.target_field {

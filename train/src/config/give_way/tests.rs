@@ -78,7 +78,6 @@ fn two_set_keys_are_refused() {
         ("loader.batch_tokens", ["loader.batch_tokens=100", "model.max_positions=512"]),
         ("model.tie_embeddings", ["tokenizer.joint=false", "model.tie_embeddings=three_way"]),
         ("data.corpus.max_source_len", ["data.corpus.max_source_len=100", "model.max_positions=50"]),
-        ("data.direct", ["data.direct=true", "data.cache_dir=cache"]),
         ("train.loss_scale.init", ["train.loss_scale.init=1", "train.loss_scale.floor=2"]),
     ] {
         let set = set.map(str::to_owned).to_vec();

@@ -35,7 +35,9 @@ pub(super) fn explain(key: &str, error: &toml::de::Error, known: &[(String, Valu
         );
     }
 
-    let Some((found, wanted)) = message.split_once(", expected ") else { return format!("{key}: {message}") };
+    let Some((found, wanted)) = message.split_once(", expected ") else {
+        return if message.starts_with(key) { message.into() } else { format!("{key}: {message}") };
+    };
     let found = found.trim_start_matches("invalid type: ").trim_start_matches("invalid value: ");
     let wanted = match wanted {
         "f32" | "f64" => "a number",
@@ -75,9 +77,11 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
 }
 
 /// Keys that no preset sets, so its TOML lacks them.
-pub(super) const OPTIONAL_KEYS: [&str; 16] = [
+pub(super) const OPTIONAL_KEYS: [&str; 18] = [
     "preset",
     "data.cache_dir",
+    "data.cache_limit",
+    "data.direct",
     "data.mix_temperature",
     "data.text.chat_template",
     "tokenizer.path",

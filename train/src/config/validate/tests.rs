@@ -15,10 +15,9 @@ fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
 #[test]
 fn each_impossible_value_is_one_problem_that_begins_with_its_key() {
     type Change = fn(&mut Config);
-    let cases: [(&str, Change); 44] = [
+    let cases: [(&str, Change); 43] = [
         ("seed", |c| c.seed = u64::MAX),
         ("data.valid", |c| c.data.valid = vec!["dev.jsonl".into()]),
-        ("data.direct", |c| (c.data.direct, c.data.cache_dir) = (true, Some("cache".into()))),
         ("data.corpus.max_bad_rows", |c| c.data.corpus.max_bad_rows = 2.0),
         ("data.corpus.max_source_len", |c| c.data.corpus.max_source_len = 1000),
         ("tokenizer.vocab_size", |c| c.tokenizer.vocab_size = 100),
@@ -72,9 +71,8 @@ fn each_impossible_value_is_one_problem_that_begins_with_its_key() {
 #[test]
 fn what_cannot_work_with_text_is_named() {
     type Change = fn(&mut Config);
-    let cases: [(&str, Config, Change); 8] = [
+    let cases: [(&str, Config, Change); 7] = [
         ("tokenizer.joint", presets::gpt2_mini(), |c| c.tokenizer.joint = false),
-        ("data.direct", presets::gpt2_mini(), |c| c.data.direct = true),
         ("loader.batch_tokens", presets::gpt2_mini(), |c| c.loader.batch_tokens = 511),
         ("data.text.seq_len", presets::bert_small(), |c| c.data.text.seq_len = 513),
         ("data.text.max_bad_rows", presets::bert_small(), |c| c.data.text.max_bad_rows = 2.0),

@@ -1,0 +1,286 @@
+//! The index of a text in shards: where each begins, and what its cache holds. One pass over the text makes it.
+//!
+//! A file of JSON lines: a head, a line per shard, and a last line with a hash of the lines before. The lines reach the disk as shards
+//! are counted, so an interrupted count goes on behind the last complete shard.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use blake3::{Hash, Hasher};
+use serde::{Deserialize, Serialize};
+
+use super::super::build::{rename_synced, with_suffix};
+use super::super::encode::{EncodedBlock, TextBlockEncoder};
+use super::super::fingerprint::{Ledger, text_fingerprint};
+use super::super::format::{CacheKind, Header};
+use crate::corpus::{BlockStart, RowReport, TextCorpus, for_each_block};
+use crate::error::{Error, Result};
+use crate::files::{open_own, read_file};
+use crate::tokenizer::TextTokenizer;
+
+const FORMAT: u32 = 1;
+
+/// A part of a text whose cache is made and removed as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Shard {
+    /// Where its first block begins.
+    pub(super) start: BlockStart,
+    /// Blocks of text.
+    pub(super) blocks: usize,
+    /// Documents that are kept.
+    pub(super) documents: u64,
+    /// Their tokens, without special tokens.
+    pub(super) tokens: u64,
+    /// Size of its cache.
+    pub(super) bytes: u64,
+    /// Hash of its tokens, in hex.
+    pub(super) hash: String,
+    /// Counts of its documents.
+    pub(super) report: RowReport,
+}
+
+/// What an index was made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    format: u32,
+    /// Hash of the text and of how it is read.
+    corpus: String,
+    tokenizer: String,
+    /// Bytes of tokens and offsets that end a shard.
+    shard_bytes: u64,
+}
+
+/// The last line.
+#[derive(Debug, Serialize, Deserialize)]
+struct End {
+    shards: usize,
+    /// Hash of all lines before.
+    hash: String,
+}
+
+/// The shards of a text.
+#[derive(Debug)]
+pub(super) struct Index {
+    pub(super) shards: Vec<Shard>,
+    /// Hash of the text and of how it is read.
+    pub(super) corpus: Hash,
+    /// Shards that this call counted; 0 if the index was there.
+    pub(super) n_counted: usize,
+}
+
+/// Finds or makes the index at `path` of a text that is cut into shards of about `shard_bytes`. A second process that needs it waits.
+pub(super) fn index_of(
+    path: &Path,
+    corpus: &TextCorpus,
+    tokenizer: &TextTokenizer,
+    shard_bytes: u64,
+    num_threads: usize,
+) -> Result<Index> {
+    // As for a token cache, two processes at worst do the same work twice.
+    let lock = open_own(&with_suffix(path, ".lock"));
+    let _ = lock.as_ref().map(File::lock);
+    let (hash, ledger) = text_fingerprint(corpus, &Ledger::read(path))?;
+    let head =
+        Head { format: FORMAT, corpus: hash.to_hex().to_string(), tokenizer: tokenizer.fingerprint(), shard_bytes };
+    if let Some(shards) = complete(path, &head) {
+        return Ok(Index { shards, corpus: hash, n_counted: 0 });
+    }
+
+    let mut count = Count::begun(path, &head)?;
+    let n_before = count.shards.len();
+    count.go_on(corpus, tokenizer, num_threads)?;
+    let mut report = RowReport::default();
+    count.shards.iter().for_each(|shard| report.merge(shard.report.clone()));
+    corpus.check(&report)?;
+    if text_fingerprint(corpus, &ledger)?.0 != hash {
+        return Err(Error::Invalid(format!(
+            "{}: the text changed while it was counted, so the index would hold neither the old nor the new text: run again when \
+             nothing writes to it",
+            path.display()
+        )));
+    }
+    let (shards, digest) = count.finish(path)?;
+    ledger.write(path, digest);
+    Ok(Index { n_counted: shards.len() - n_before, shards, corpus: hash })
+}
+
+/// Verifies the index of a text in shards. Returns the number of shards.
+///
+/// # Errors
+///
+/// If it cannot be read or was damaged.
+pub fn verify_shard_index(path: &Path) -> Result<usize> {
+    let bytes = read_file(path).map_err(Error::io(path, "reading"))?;
+    let found =
+        whole(&bytes).ok_or_else(|| Error::cache(path, "its index of shards differs from the one that was written"))?;
+    Ok(found.1.len())
+}
+
+/// Reads a complete index with this head; `None` if there is another one, a damaged one, or none.
+fn complete(path: &Path, head: &Head) -> Option<Vec<Shard>> {
+    let (found, shards) = whole(&read_file(path).ok()?)?;
+    (found == *head).then_some(shards)
+}
+
+/// Reads a complete index.
+fn whole(bytes: &[u8]) -> Option<(Head, Vec<Shard>)> {
+    let lines = bytes.strip_suffix(b"\n")?;
+    let (before, end) = lines.split_at(lines.iter().rposition(|byte| *byte == b'\n')? + 1);
+    let end: End = serde_json::from_slice(end).ok()?;
+    let (found, shards, n_read) = read_lines(before);
+    let is_whole = n_read == before.len() && end.hash == blake3::hash(before).to_hex().as_str();
+    (is_whole && shards.len() == end.shards).then_some((found?, shards))
+}
+
+/// Reads the head and the shards of the lines that are complete. Returns their length, too.
+fn read_lines(bytes: &[u8]) -> (Option<Head>, Vec<Shard>, usize) {
+    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"));
+    let Some(first) = lines.next() else { return (None, Vec::new(), 0) };
+    let Ok(head) = serde_json::from_slice(first) else { return (None, Vec::new(), 0) };
+    let (mut shards, mut n_read) = (Vec::new(), first.len());
+    for line in lines {
+        let Ok(shard) = serde_json::from_slice(line) else { break };
+        shards.push(shard);
+        n_read += line.len();
+    }
+    (Some(head), shards, n_read)
+}
+
+/// A count that is not complete.
+struct Count {
+    path: PathBuf,
+    file: File,
+    hasher: Hasher,
+    shards: Vec<Shard>,
+    open: Option<OpenShard>,
+    shard_bytes: u64,
+}
+
+/// A shard to which blocks are added.
+struct OpenShard {
+    shard: Shard,
+    hasher: Hasher,
+    token_bytes: u64,
+}
+
+/// A block and where it lies.
+struct Placed {
+    start: BlockStart,
+    /// Whether a shard can begin with it.
+    is_border: bool,
+    encoded: EncodedBlock,
+}
+
+impl Count {
+    /// Goes on with an interrupted count of the same text, or begins.
+    fn begun(index: &Path, head: &Head) -> Result<Self> {
+        let path = with_suffix(index, ".partial");
+        let mut file = open_own(&path).map_err(Error::io(&path, "creating the index of shards"))?;
+        let bytes = read_file(&path).unwrap_or_default();
+        let (found, shards, n_read) = match read_lines(&bytes) {
+            (Some(found), shards, n_read) if found == *head => (true, shards, n_read),
+            _ => (false, Vec::new(), 0),
+        };
+        file.set_len(n_read as u64).map_err(Error::io(&path, "writing"))?;
+        let mut hasher = Hasher::new();
+        hasher.update(&bytes[..n_read]);
+        if !found {
+            write_line(&path, &mut file, &mut hasher, head)?;
+        }
+        Ok(Self { path, file, hasher, shards, open: None, shard_bytes: head.shard_bytes })
+    }
+
+    /// Reads the text behind the last complete shard.
+    fn go_on(&mut self, corpus: &TextCorpus, tokenizer: &TextTokenizer, num_threads: usize) -> Result<()> {
+        let can_start_within: Vec<bool> =
+            corpus.text_files().iter().map(|file| file.can_start_within()).collect::<Result<_>>()?;
+        let last = self.shards.last().map(|shard| (shard.start, shard.blocks));
+        let (start, n_known) = last.unwrap_or((BlockStart { file: 0, offset: 0, lines: 0 }, 0));
+        let narrow = is_narrow(tokenizer);
+        for_each_block(
+            corpus.blocks_from(start).skip(n_known),
+            num_threads,
+            || TextBlockEncoder::new(corpus, tokenizer, narrow),
+            |encoder, block| {
+                let is_border = !block.continues() && (block.is_first || can_start_within[block.file]);
+                Ok(Placed { start: block.start(), is_border, encoded: encoder.encode(&block)? })
+            },
+            |block| self.push(block, tokenizer),
+        )?;
+        self.close(tokenizer)
+    }
+
+    fn push(&mut self, Placed { start, is_border, encoded }: Placed, tokenizer: &TextTokenizer) -> Result<()> {
+        let documents = encoded.rows.len() as u64 - u64::from(encoded.continues);
+        let bytes = encoded.tokens.len() as u64 + 8 * documents;
+        let is_full = |open: &OpenShard| open.token_bytes + 8 * open.shard.documents + bytes > self.shard_bytes;
+        if is_border && self.open.as_ref().is_some_and(is_full) {
+            self.close(tokenizer)?;
+        }
+
+        let open = self.open.get_or_insert_with(|| OpenShard {
+            shard: Shard {
+                start,
+                blocks: 0,
+                documents: 0,
+                tokens: 0,
+                bytes: 0,
+                hash: String::new(),
+                report: RowReport::default(),
+            },
+            hasher: Hasher::new(),
+            token_bytes: 0,
+        });
+        open.hasher.update(&encoded.tokens);
+        open.token_bytes += encoded.tokens.len() as u64;
+        open.shard.blocks += 1;
+        open.shard.documents += documents;
+        open.shard.tokens += encoded.rows.iter().map(|(_, tokens)| u64::from(*tokens)).sum::<u64>();
+        open.shard.report.merge(encoded.report);
+        Ok(())
+    }
+
+    /// Ends the open shard and writes its line.
+    fn close(&mut self, tokenizer: &TextTokenizer) -> Result<()> {
+        let Some(OpenShard { mut shard, hasher, .. }) = self.open.take() else { return Ok(()) };
+        shard.hash = hasher.finalize().to_hex().to_string();
+        shard.bytes = cache_bytes(&shard, tokenizer);
+        write_line(&self.path, &mut self.file, &mut self.hasher, &shard)?;
+        self.shards.push(shard);
+        Ok(())
+    }
+
+    /// Writes the last line and renames the file.
+    fn finish(mut self, path: &Path) -> Result<(Vec<Shard>, String)> {
+        let digest = self.hasher.finalize().to_hex().to_string();
+        let end = End { shards: self.shards.len(), hash: digest.clone() };
+        write_line(&self.path, &mut self.file, &mut self.hasher, &end)?;
+        rename_synced(&self.path, path)?;
+        Ok((self.shards, digest))
+    }
+}
+
+fn write_line(path: &Path, file: &mut File, hasher: &mut Hasher, line: &impl Serialize) -> Result<()> {
+    let mut json = serde_json::to_vec(line).expect("plain data");
+    json.push(b'\n');
+    hasher.update(&json);
+    file.write_all(&json).and_then(|()| file.sync_data()).map_err(Error::io(path, "writing the index of shards"))
+}
+
+/// Whether ids are stored in 16 bits.
+fn is_narrow(tokenizer: &TextTokenizer) -> bool {
+    tokenizer.vocab_size() <= 1 << 16
+}
+
+/// Returns the size of the cache of a shard.
+fn cache_bytes(shard: &Shard, tokenizer: &TextTokenizer) -> u64 {
+    let header = Header {
+        token_bytes: if is_narrow(tokenizer) { 2 } else { 4 },
+        n_rows: shard.documents,
+        n_tokens: shard.tokens,
+        report_bytes: serde_json::to_vec(&shard.report).expect("plain data").len() as u64,
+        ..Header::new(CacheKind::Text, tokenizer.fingerprint_hash())
+    };
+    header.layout().map_or(u64::MAX, |sections| sections.report.end as u64)
+}

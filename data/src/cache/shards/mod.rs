@@ -1,0 +1,264 @@
+//! A text in shards: token caches of parts of it, made when they are needed and removed when others need their room.
+//!
+//! One pass over the text counts the documents and tokens of each shard ([`index`]). Later a shard is read again from its beginning,
+//! tokenized, and compared with the hash of its first pass. [`room`] keeps the caches under the limit.
+
+mod index;
+mod room;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::path::Path;
+
+use blake3::Hash;
+
+pub use self::index::verify_shard_index;
+use self::index::{Index, Shard, index_of};
+use self::room::Room;
+use super::TokenCache;
+use super::build::{build, reason_to_build};
+use super::encode::TextBlockEncoder;
+use super::format::{CacheKind, Header};
+use crate::corpus::{RowReport, TextCorpus, for_each_block};
+use crate::error::{Error, Result};
+use crate::tokenizer::TextTokenizer;
+
+/// Shards whose rows are shuffled together.
+pub(crate) const WINDOW_SHARDS: usize = 8;
+/// Largest size of the tokens of a shard, so that neither the start nor a resume waits long.
+const MOST_SHARD_BYTES: u64 = 64 << 20;
+/// Smaller shards are not worth their files.
+const LEAST_SHARD_BYTES: u64 = 4 << 10;
+/// A limit holds so many shards, more than two windows.
+const SHARDS_OF_LIMIT: u64 = 20;
+/// How often a cache that another process removed is made again.
+const ATTEMPTS: usize = 4;
+
+/// Plain text whose token cache stays under a limit on disk.
+#[derive(Debug)]
+pub struct TextShards {
+    corpus: TextCorpus,
+    tokenizer: TextTokenizer,
+    index: Index,
+    report: RowReport,
+    room: Room,
+}
+
+impl TextShards {
+    /// Finds or makes the index of `corpus` in `folder`, which will hold token caches of at most `limit` bytes.
+    ///
+    /// Making it reads and tokenizes the whole text once. An interrupted pass goes on behind the last shard that it has counted.
+    ///
+    /// # Errors
+    ///
+    /// If the text cannot be read or changes meanwhile, if too many documents are bad, if the index cannot be written, or if
+    /// two windows of shards exceed the limit.
+    pub fn prepare(
+        folder: &Path,
+        corpus: TextCorpus,
+        tokenizer: &TextTokenizer,
+        limit: u64,
+        num_threads: usize,
+    ) -> Result<Self> {
+        let Some(shard_bytes) = shard_bytes(limit) else {
+            let least = SHARDS_OF_LIMIT * LEAST_SHARD_BYTES;
+            return Err(Error::Invalid(format!("data.cache_limit is {limit} bytes: set at least {least}")));
+        };
+
+        fs::create_dir_all(folder).map_err(Error::io(folder, "creating the cache folder"))?;
+        let index = index_of(&folder.join("index.jsonl"), &corpus, tokenizer, shard_bytes, num_threads)?;
+        check_limit(&index.shards, &corpus, limit)?;
+        let mut report = RowReport::default();
+        index.shards.iter().for_each(|shard| report.merge(shard.report.clone()));
+        corpus.check(&report)?;
+        let room = Room { folder: folder.into(), limit };
+        Ok(Self { corpus, tokenizer: tokenizer.clone(), index, report, room })
+    }
+
+    /// Returns the number of shards.
+    pub fn n_shards(&self) -> usize {
+        self.index.shards.len()
+    }
+
+    /// Returns the number of shards that [`Self::prepare`] counted; 0 if the index was complete.
+    pub fn n_counted(&self) -> usize {
+        self.index.n_counted
+    }
+
+    /// Returns the number of tokens, without special tokens.
+    pub fn n_tokens(&self) -> u64 {
+        self.index.shards.iter().map(|shard| shard.tokens).sum()
+    }
+
+    /// Returns the bytes that the token caches of all shards would take.
+    pub fn n_bytes(&self) -> u64 {
+        self.index.shards.iter().map(|shard| shard.bytes).sum()
+    }
+
+    /// Returns the counts of kept and bad documents.
+    pub fn report(&self) -> &RowReport {
+        &self.report
+    }
+
+    /// Returns the tokenizer.
+    pub(crate) fn tokenizer(&self) -> &TextTokenizer {
+        &self.tokenizer
+    }
+
+    /// Returns the numbers of documents and tokens of each shard.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.index.shards.iter().map(|shard| (shard.documents, shard.tokens))
+    }
+
+    /// Returns a fingerprint of the tokens, of their division into shards, and of `settings`.
+    pub(crate) fn fingerprint_with(&self, settings: &str) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.index.corpus.as_bytes());
+        for Shard { documents, hash, .. } in &self.index.shards {
+            hasher.update(&documents.to_le_bytes()).update(hash.as_bytes());
+        }
+        hasher.update(settings.as_bytes());
+        hasher.finalize().to_hex().to_string()
+    }
+
+    /// Opens the caches of `wanted` shards, and makes those that are missing with `num_threads` threads. Caches that are not `kept` make
+    /// room. Several processes share the work: each makes shards that no other one is making. Ends with an error when `stops` says so.
+    ///
+    /// # Errors
+    ///
+    /// If the text changed, or if a cache cannot be written.
+    pub(crate) fn open(
+        &self,
+        wanted: &[u32],
+        kept: &dyn Fn(u32) -> bool,
+        num_threads: usize,
+        stops: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Vec<TokenCache>> {
+        let mut caches: Vec<Option<TokenCache>> = wanted.iter().map(|_| None).collect();
+        let mut waits = false;
+        loop {
+            let (mut n_opened, mut n_missing) = (0, 0);
+            for (cache, shard) in caches.iter_mut().zip(wanted).filter(|(cache, _)| cache.is_none()) {
+                if stops() {
+                    return Err(Error::Stopped("the run ends".into()));
+                }
+                *cache = self.open_one(*shard, waits && n_opened == 0, kept, num_threads, stops)?;
+                if cache.is_some() { n_opened += 1 } else { n_missing += 1 }
+            }
+            if n_missing == 0 {
+                return Ok(caches.into_iter().flatten().collect());
+            }
+            // Other processes make what is left.
+            waits = n_opened == 0;
+        }
+    }
+
+    /// Opens the cache of a shard, or makes it. Returns `None` if another process is making it and this call does not wait.
+    fn open_one(
+        &self,
+        shard: u32,
+        waits: bool,
+        kept: &dyn Fn(u32) -> bool,
+        num_threads: usize,
+        stops: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<TokenCache>> {
+        let Some(_lock) = self.room.lock(shard, waits)? else { return Ok(None) };
+        let (path, header) = (self.room.path(shard), self.header(shard));
+
+        let mut attempt = 0;
+        loop {
+            if reason_to_build(&path, &header)?.is_some() {
+                let bytes_of = |shard: u32| self.index.shards.get(shard as usize).map(|shard| shard.bytes);
+                self.room.reserve(shard, kept, &bytes_of)?;
+                self.make(shard, &path, header.clone(), num_threads, stops)?;
+            }
+            attempt += 1;
+            match TokenCache::open(&path) {
+                Ok(cache) => return self.checked(shard, cache).map(Some),
+                // Another process needed the room.
+                Err(_) if !path.exists() && attempt < ATTEMPTS => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Tokenizes a shard into the cache at `path`.
+    fn make(
+        &self,
+        shard: u32,
+        path: &Path,
+        header: Header,
+        num_threads: usize,
+        stops: &(dyn Fn() -> bool + Sync),
+    ) -> Result<()> {
+        let Self { corpus, tokenizer, .. } = self;
+        let Shard { start, blocks, .. } = self.index.shards[shard as usize];
+        let write = |writer: &mut super::write::Writer, narrow: bool| {
+            for_each_block(
+                corpus.blocks_from(start).take(blocks),
+                num_threads,
+                || TextBlockEncoder::new(corpus, tokenizer, narrow),
+                |encoder, block| encoder.encode(&block),
+                |block| if stops() { Err(Error::Stopped("the run ends".into())) } else { writer.push(block) },
+            )
+        };
+        build(path, header, &|_| Ok(()), write, &|| Ok(()))
+    }
+
+    /// Refuses a cache that holds other tokens than the index counted.
+    fn checked(&self, shard: u32, cache: TokenCache) -> Result<TokenCache> {
+        let Shard { start, documents, hash, .. } = &self.index.shards[shard as usize];
+        let header = cache.header();
+        if header.n_rows == *documents && header.tokens_hash.to_hex().as_str() == hash {
+            return Ok(cache);
+        }
+        // The next start reads the text again, and must not find this.
+        let _ = fs::remove_file(cache.path());
+        let file = &self.corpus.text_files()[start.file].path;
+        Err(Error::corpus(
+            file,
+            "the text changed during the run, which reads it again in every epoch (data.cache_limit): restore it, or start a new run and \
+             do not edit the text",
+        ))
+    }
+
+    fn header(&self, shard: u32) -> Header {
+        let size = self.tokenizer.vocab_size() as u32;
+        let mut hasher = blake3::Hasher::new();
+        let Shard { hash, .. } = &self.index.shards[shard as usize];
+        hasher.update(b"shard\0").update(self.index.corpus.as_bytes()).update(hash.as_bytes());
+        let corpus: Hash = hasher.finalize();
+        Header {
+            source_vocab_size: size,
+            target_vocab_size: size,
+            corpus,
+            ..Header::new(CacheKind::Text, self.tokenizer.fingerprint_hash())
+        }
+    }
+}
+
+/// Returns the size of the shards under a limit: a power of two, so that most changes of the limit leave the order alone. `None`: the
+/// limit is too low.
+fn shard_bytes(limit: u64) -> Option<u64> {
+    let most = limit / SHARDS_OF_LIMIT;
+    (most >= LEAST_SHARD_BYTES).then(|| (1 << most.ilog2()).min(MOST_SHARD_BYTES))
+}
+
+/// Refuses a limit that two windows of the largest shards exceed: the one in use and the next.
+fn check_limit(shards: &[Shard], corpus: &TextCorpus, limit: u64) -> Result<()> {
+    let mut sizes: Vec<u64> = shards.iter().map(|shard| shard.bytes).collect();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    let needed: u64 = sizes.iter().take(2 * WINDOW_SHARDS).sum();
+    if needed <= limit {
+        return Ok(());
+    }
+    let largest = shards.iter().max_by_key(|shard| shard.bytes).expect("there are sizes");
+    let file = corpus.text_files()[largest.start.file].path.display();
+    Err(Error::Invalid(format!(
+        "data.cache_limit is {limit} bytes, but two windows of {WINDOW_SHARDS} shards need up to {needed}: raise it to that. The \
+         largest shard has {} bytes and begins in {file}; a file that is compressed, or whose records are not lines, is one shard, so it \
+         can be split instead",
+        largest.bytes
+    )))
+}

@@ -1,0 +1,174 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::cache::{Tokens, prepare_text};
+use crate::corpus::{TextConfig, TextFormat};
+use crate::fixtures::{TextFiles, TextFixture, stories};
+use crate::tokenizer::{TokenizerConfig, TokenizerKind};
+
+fn documents(cache: &TokenCache) -> Vec<Vec<u32>> {
+    let ids = |row| match cache.document(row) {
+        Tokens::Narrow(ids) => ids.iter().map(|id| u32::from(*id)).collect(),
+        Tokens::Wide(ids) => ids.to_vec(),
+    };
+    (0..cache.n_rows()).map(ids).collect()
+}
+
+/// Opens shards one after the other and returns their documents.
+fn documents_of(shards: &TextShards) -> Vec<Vec<u32>> {
+    let open = |shard: u32| shards.open(&[shard], &|kept| kept == shard, 2, &|| false).expect("a shard").remove(0);
+    (0..shards.n_shards() as u32).flat_map(|shard| documents(&open(shard))).collect()
+}
+
+/// Bytes of all caches in a folder.
+fn taken(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let is_cache = |path: &PathBuf| path.to_string_lossy().contains(".tokens");
+    entries.filter(is_cache).map(|path| fs::metadata(path).map_or(0, |file| file.len())).sum()
+}
+
+fn error(shards: Result<TextShards>) -> String {
+    shards.expect_err("refused").to_string()
+}
+
+#[test]
+fn shards_hold_the_documents_of_the_whole_cache_whatever_the_format() {
+    let of_lines = |ending: &str, text: String| {
+        let fixture = TextFixture::new(
+            &stories(300, 30),
+            &TokenizerConfig { kind: TokenizerKind::ByteLevelBpe, vocab_size: 400, ..TokenizerConfig::default() },
+        );
+        // More than one block, with a byte order mark, blank lines and both line ends.
+        let path = fixture.dir.path().join(format!("long.{ending}"));
+        fs::write(&path, format!("\u{feff}{text}")).expect("written");
+        (fixture, path)
+    };
+    let long = stories(5000, 60);
+    let json = |text: &String| serde_json::json!({ "text": text }).to_string();
+    let cases = [
+        ("txt", TextFormat::Auto, long.join("\n\n\n"), true),
+        ("txt", TextFormat::Lines, long.join("\r\n"), true),
+        ("jsonl", TextFormat::Auto, long.iter().map(json).collect::<Vec<_>>().join("\n"), true),
+        ("json", TextFormat::Auto, format!("[{}]", long.iter().map(json).collect::<Vec<_>>().join(",\n")), false),
+    ];
+
+    for (ending, format, text, can_start_within) in cases {
+        let (fixture, path) = of_lines(ending, text);
+        let config = TextConfig { format, ..TextConfig::default() };
+        let corpus = TextCorpus::open(&[path], &config).expect("a corpus");
+        let whole = fixture.dir.path().join("whole.tokens");
+        let whole = prepare_text(&whole, &corpus, &fixture.tokenizer, 2, &mut |_| ()).expect("a cache").cache;
+        let folder = fixture.dir.path().join("shards");
+        let shards = TextShards::prepare(&folder, corpus, &fixture.tokenizer, 8 << 20, 2).expect("an index");
+        assert_eq!((shards.report(), shards.n_tokens()), (whole.report(), whole.n_tokens()), "{ending} {format:?}");
+        assert!(documents_of(&shards) == documents(&whole), "{ending} {format:?}");
+        assert_eq!(shards.n_shards() > 2, can_start_within, "{ending} {format:?}: {}", shards.n_shards());
+        assert_eq!(taken(&folder), shards.n_bytes(), "the index knows the sizes");
+    }
+}
+
+#[test]
+fn caches_stay_under_the_limit_and_kept_ones_stay() {
+    let text = TextFiles::new(120);
+    let limit = 100 << 10;
+    let shards = text.shards(limit).expect("an index");
+    assert!(shards.n_bytes() > 2 * limit && shards.n_shards() > 40, "{} in {}", shards.n_bytes(), shards.n_shards());
+    let open = |wanted: &[u32], kept: &[u32]| {
+        let kept = |shard: u32| wanted.contains(&shard) || kept.contains(&shard);
+        shards.open(wanted, &kept, 2, &|| false).expect("shards")
+    };
+    for first in (0..shards.n_shards() as u32 - 16).step_by(8) {
+        let (now, next): (Vec<u32>, Vec<u32>) = ((first..first + 8).collect(), (first + 8..first + 16).collect());
+        open(&now, &[]);
+        open(&next, &now);
+        assert!(taken(&text.folder()) <= limit, "{} of {limit} bytes", taken(&text.folder()));
+        assert!(now.iter().all(|shard| shards.room.path(*shard).exists()), "{now:?}");
+    }
+}
+
+#[test]
+fn an_interrupted_count_goes_on_behind_its_last_shard() {
+    let text = TextFiles::new(60);
+    let index = text.folder().join("index.jsonl");
+    let whole = text.shards(100 << 10).expect("an index");
+    assert_eq!(whole.n_counted(), whole.n_shards());
+    assert_eq!(text.shards(100 << 10).expect("the same").n_counted(), 0);
+    let (fingerprint, written) = (whole.fingerprint_with(""), fs::read(&index).expect("there"));
+
+    let lines: Vec<&[u8]> = written.split_inclusive(|byte| *byte == b'\n').collect();
+    for n_lines in [0, 1, 2, 7, whole.n_shards(), whole.n_shards() + 1] {
+        // The line after the last whole one was cut.
+        let torn = [&lines[..n_lines].concat(), &lines[n_lines][..lines[n_lines].len() / 2]].concat();
+        fs::remove_file(&index).expect("there");
+        fs::write(text.folder().join("index.jsonl.partial"), torn).expect("written");
+        let again = text.shards(100 << 10).expect("an index");
+        assert_eq!(again.n_counted(), whole.n_shards() - n_lines.saturating_sub(1), "{n_lines} lines");
+        assert_eq!(again.fingerprint_with(""), fingerprint);
+        assert!(fs::read(&index).expect("there") == written, "{n_lines} lines");
+    }
+
+    // A damaged index is made again.
+    let mut damaged = written.clone();
+    let at = damaged.len() / 2;
+    damaged[at] = if damaged[at] == b'1' { b'2' } else { b'1' };
+    fs::write(&index, damaged).expect("written");
+    assert_eq!(text.shards(100 << 10).expect("an index").n_counted(), whole.n_shards());
+}
+
+#[test]
+fn damaged_caches_are_made_again_and_changed_text_is_refused() {
+    let text = TextFiles::new(60);
+    let shards = text.shards(100 << 10).expect("an index");
+    let open = || shards.open(&[3], &|_| true, 2, &|| false).map(|mut caches| caches.remove(0));
+    let before = documents(&open().expect("a shard"));
+    let path = shards.room.path(3);
+    let mut bytes = fs::read(&path).expect("there");
+    bytes[600] ^= 1;
+    fs::write(&path, bytes).expect("written");
+    assert!(documents(&open().expect("a shard")) == before);
+
+    fs::remove_file(&path).expect("there");
+    for file in text.files() {
+        fs::write(file, "zero one two").expect("written");
+    }
+    let error = open().expect_err("changed").to_string();
+    assert!(error.contains("changed during the run") && error.contains("data.cache_limit"), "{error}");
+    assert!(!path.exists(), "wrong tokens do not stay");
+}
+
+#[test]
+fn a_limit_below_two_windows_is_refused_with_the_file() {
+    let text = TextFiles::new(60);
+    assert!(error(text.shards(1000)).contains("set at least 81920"));
+    // One file that cannot be cut is more than a window has room for.
+    let long = text.dir.path().join("text/long.json");
+    fs::write(&long, serde_json::json!([{ "text": stories(4000, 60).join(" ") }]).to_string()).expect("written");
+    let error = error(text.shards(100 << 10));
+    assert!(error.contains("long.json") && error.contains("raise it"), "{error}");
+}
+
+#[test]
+fn a_stopped_call_ends() {
+    let text = TextFiles::new(30);
+    let shards = text.shards(100 << 10).expect("an index");
+    let stopped = shards.open(&[0, 1], &|_| true, 2, &|| true).expect_err("stopped");
+    assert!(matches!(stopped, Error::Stopped(_)), "{stopped}");
+}
+
+#[test]
+fn two_processes_share_the_shards() {
+    let text = TextFiles::new(60);
+    let shards = [(); 2].map(|()| text.shards(200 << 10).expect("an index"));
+    let wanted: Vec<u32> = (0..16).collect();
+    let of = |shards: &TextShards| {
+        let caches = shards.open(&wanted, &|shard| wanted.contains(&shard), 1, &|| false).expect("shards");
+        caches.iter().map(TokenCache::n_tokens).collect::<Vec<_>>()
+    };
+    let [first, second] = std::thread::scope(|scope| {
+        let both = shards.each_ref().map(|shards| scope.spawn(move || of(shards)));
+        both.map(|thread| thread.join().expect("no panic"))
+    });
+    assert_eq!(first, second);
+    assert!(taken(&text.folder()) <= 200 << 10);
+}

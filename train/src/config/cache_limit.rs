@@ -1,0 +1,189 @@
+//! The limit of the token cache on disk, and the key that it replaced.
+
+use std::fmt;
+
+use kiln_data::Packing;
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use serde::{Serialize, Serializer};
+
+use super::Config;
+use super::task::{Reads, traits_of};
+use crate::units::parse_size;
+
+/// A size on disk, as the user wrote it (`50GB`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskSize {
+    text: String,
+    bytes: u64,
+}
+
+impl DiskSize {
+    /// Reads `50GB`, `512MiB` or a number of bytes.
+    ///
+    /// # Errors
+    /// A sentence that says what is expected.
+    pub fn of(text: &str) -> Result<Self, String> {
+        parse_size(text).map(|bytes| Self { text: text.into(), bytes })
+    }
+
+    /// Returns the bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Serialize for DiskSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for DiskSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfText;
+
+        impl Visitor<'_> for OfText {
+            type Value = DiskSize;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as \"50GB\"")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<DiskSize, E> {
+                DiskSize::of(text).map_err(E::custom)
+            }
+
+            fn visit_i64<E: Error>(self, bytes: i64) -> Result<DiskSize, E> {
+                self.visit_str(&bytes.to_string())
+            }
+
+            fn visit_u64<E: Error>(self, bytes: u64) -> Result<DiskSize, E> {
+                self.visit_str(&bytes.to_string())
+            }
+        }
+
+        deserializer.deserialize_any(OfText)
+    }
+}
+
+/// A key that was removed. Configurations of earlier versions have it as `false`, which changes nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RemovedSwitch;
+
+impl<'de> Deserialize<'de> for RemovedSwitch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match bool::deserialize(deserializer)? {
+            false => Ok(Self),
+            true => Err(D::Error::custom(
+                "data.direct was removed; pairs are read from the token cache, which is made once (data.cache_dir names its folder), and \
+                 text whose cache is too large for the disk is trained on with data.cache_limit",
+            )),
+        }
+    }
+}
+
+/// Returns what is wrong with `data.cache_limit`.
+pub(super) fn problem(config: &Config) -> Option<String> {
+    let data = &config.data;
+    let row = data.cache_limit.as_ref().map(|_| traits_of(config.task))?;
+    if row.reads == Reads::Pairs || row.classes.is_some() {
+        return Some(format!(
+            "data.cache_limit divides the token cache of plain text (task = \"lm\" or \"mlm\"); task = \"{}\" reads a whole cache, so remove \
+             it",
+            row.name
+        ));
+    }
+    if data.text.is_chat() {
+        return Some(
+            "data.cache_limit divides the token cache of plain text; conversations (data.text.format) are read from a whole cache, so remove \
+             it"
+                .into(),
+        );
+    }
+    if data.text.packing == Packing::Sentences {
+        return Some(
+            "data.cache_limit needs rows that are packed; data.text.packing = \"sentences\" sorts all documents by length, so remove one of \
+             the two"
+                .into(),
+        );
+    }
+
+    if data.filter.drop_duplicates {
+        return Some(
+            "data.cache_limit never has all rows of a text together, and data.filter.drop_duplicates compares them; remove one of the two"
+                .into(),
+        );
+    }
+    if !data.mix.is_empty() {
+        return Some(
+            "data.cache_limit divides the cache of one text, not of a mixture (data.mix); remove one of the two".into(),
+        );
+    }
+    if data.split > 0.0 {
+        return Some(
+            "data.cache_limit is for text larger than the disk, and data.split writes the text again; name data.valid"
+                .into(),
+        );
+    }
+    (!config.loader.shuffle).then(|| {
+        "data.cache_limit shuffles the parts of a text; loader.shuffle = false keeps their order, so remove one of the two".into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_data::{Task, TextFormat};
+
+    use super::*;
+    use crate::config::{MixEntry, presets};
+
+    fn limited() -> Config {
+        let mut config = presets::gpt2_tiny();
+        config.data.train = vec!["text".into()];
+        config.data.cache_limit = Some(DiskSize::of("1GB").expect("a size"));
+        config
+    }
+
+    #[test]
+    fn a_limit_is_kept_as_it_was_written() {
+        let config = limited();
+        assert_eq!(config.validate(), Vec::<String>::new());
+        assert!(config.to_toml().contains("cache_limit = \"1GB\""));
+        assert_eq!(Config::from_toml(&config.to_toml()).expect("as written"), config);
+        let read = Config::from_toml("[data]\ncache_limit = 1000000").expect("a number of bytes");
+        assert_eq!(read.data.cache_limit.expect("set").bytes(), 1_000_000);
+        let error = Config::from_toml("[data]\ncache_limit = \"much\"").expect_err("not a size");
+        assert!(error.message().contains("not a size"), "{error}");
+        assert!(Config::from_toml("[data]\ncache_limit = true").expect_err("a switch").message().contains("50GB"));
+    }
+
+    #[test]
+    fn a_limit_is_for_packed_text_alone() {
+        type Change = fn(&mut Config);
+        let cases: [(&str, Change); 7] = [
+            ("reads a whole cache", |c| *c = Config { data: c.data.clone(), ..presets::tiny() }),
+            ("conversations", |c| c.data.text.format = TextFormat::Chat),
+            ("sorts all documents", |c| c.data.text.packing = Packing::Sentences),
+            ("drop_duplicates", |c| c.data.filter.drop_duplicates = true),
+            ("data.mix", |c| c.data.mix = vec![MixEntry { name: "a".into(), ..MixEntry::default() }]),
+            ("name data.valid", |c| c.data.split = 0.1),
+            ("loader.shuffle = false", |c| c.loader.shuffle = false),
+        ];
+        for (part, change) in cases {
+            let mut config = limited();
+            change(&mut config);
+            let problems = config.validate();
+            let is_it = |problem: &&String| problem.starts_with("data.cache_limit") && problem.contains(part);
+            assert!(problems.iter().any(|problem| is_it(&problem)), "{part}: {problems:#?}");
+        }
+        assert_eq!(limited().task, Task::Lm);
+    }
+
+    #[test]
+    fn the_removed_key_names_its_replacement_and_old_configurations_are_read() {
+        assert_eq!(Config::from_toml("[data]\ndirect = false").expect("as earlier versions wrote"), Config::default());
+        assert!(!Config::default().to_toml().contains("direct"));
+        let error = Config::from_toml("[data]\ndirect = true").expect_err("removed");
+        assert!(error.message().contains("was removed") && error.message().contains("data.cache_limit"), "{error}");
+    }
+}
