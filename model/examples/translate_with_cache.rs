@@ -14,7 +14,7 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::tensor::{DType, Device};
 use kiln_data::built_in::numbers;
-use kiln_data::{CorpusConfig, DirectSource, Loader, LoaderConfig, PairCorpus, PairTokenizers, Position};
+use kiln_data::{CorpusConfig, Loader, LoaderConfig, PairCorpus, PairSource, PairTokenizers, Position, prepare_pairs};
 use kiln_model::{DropoutStream, EncoderDecoder, PairBatch, TransformerConfig};
 use training::{AdamW, folder, host, ids, scalar};
 
@@ -30,7 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         PairCorpus::open(&[file], &CorpusConfig { max_source_len: 16, max_target_len: 32, ..CorpusConfig::default() })?;
     let tokenizers = PairTokenizers::train(&numbers::tokenizer_config(), &corpus, 1)?;
     let loading = LoaderConfig { batch_tokens: 512, num_workers: 1, ..LoaderConfig::default() };
-    let source = Arc::new(DirectSource::open(&corpus, &tokenizers, &loading)?);
+    let cache = prepare_pairs(&folder.join("numbers.tokens"), &corpus, &tokenizers, 1, &mut |_| {})?.cache;
+    let source = Arc::new(PairSource::new(cache, &tokenizers, &loading)?);
     let mut loader = Loader::new(source, &loading, 1, Position::default())?;
 
     let config = TransformerConfig {
