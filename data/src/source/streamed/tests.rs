@@ -162,12 +162,12 @@ impl Windows for Recorded {
 
     fn open(&self, key: Key, kept: &[Key], stops: &(dyn Fn() -> bool + Sync)) -> Result<Open> {
         self.opened.send((key.window, kept.len())).expect("received");
-        while key.window == self.waits_at {
-            if stops() {
-                self.is_stopped.store(true, Ordering::Relaxed);
-                return Err(Error::Stopped("the run ends".into()));
+        if key.window == self.waits_at {
+            while !stops() {
+                sleep(Duration::from_millis(1));
             }
-            sleep(Duration::from_millis(1));
+            self.is_stopped.store(true, Ordering::Relaxed);
+            return Err(Error::Stopped("the run ends".into()));
         }
         if key.window == self.fails_at {
             return Err(Error::Invalid("no room".into()));
