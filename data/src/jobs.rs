@@ -13,7 +13,7 @@ static JOBS: Mutex<Vec<JobTime>> = Mutex::new(Vec::new());
 pub struct JobTime {
     /// The name of the thread.
     pub thread: String,
-    /// `batch` or `plan` (of an epoch).
+    /// `batch`, `plan` (of an epoch) or `shards` (the token caches of a window).
     pub what: &'static str,
     /// When it began.
     pub started: Instant,

@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         PairCorpus::open(&[file], &CorpusConfig { max_source_len: 16, max_target_len: 32, ..CorpusConfig::default() })?;
     let tokenizers = PairTokenizers::train(&numbers::tokenizer_config(), &corpus, 1)?;
     let loading = LoaderConfig { batch_tokens: 512, num_workers: 1, ..LoaderConfig::default() };
-    let cache = prepare_pairs(&folder.join("train.tokens"), &corpus, &tokenizers, 1, &mut |_| ())?.cache;
+    let cache = prepare_pairs(&folder.join("numbers.tokens"), &corpus, &tokenizers, 1, &mut |_| {})?.cache;
     let source = Arc::new(PairSource::new(cache, &tokenizers, &loading)?);
     let mut loader = Loader::new(source, &loading, 1, Position::default())?;
 
