@@ -171,7 +171,7 @@ pub(crate) fn train(place: &Workplace, arguments: &[&str], settings: &[&str]) ->
 #[test]
 fn an_encoder_learns_classes_of_real_text() {
     let place = Workplace::new();
-    let rows = lines_of_the_repository(120);
+    let rows = lines_of_the_repository(200);
     let (valid, training) = rows.split_at(60);
     place.write("train.jsonl", labelled(training));
     place.write("dev.jsonl", labelled(valid));
