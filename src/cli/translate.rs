@@ -299,6 +299,9 @@ fn scored(number: usize, hypothesis: &Hypothesis) -> String {
 fn numbered(error: GenerateError, n_before: usize) -> GenerateError {
     match error {
         GenerateError::TooLong { line, found, limit } => GenerateError::TooLong { line: line + n_before, found, limit },
+        GenerateError::PrefixTooLong { line, found, limit } => {
+            GenerateError::PrefixTooLong { line: line + n_before, found, limit }
+        }
         other => other,
     }
 }

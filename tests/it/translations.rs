@@ -65,6 +65,21 @@ fn tokens_are_scored_with_every_search() {
     place.run(&["translate", "runs/a", "--token-scores"]).refused(2, &["--token-scores", "--json"]);
 }
 
+/// A translation that fills the positions of its model leaves none for the score of an end token.
+#[test]
+fn a_translation_without_an_end_is_scored() {
+    let place = Workplace::new();
+    let short = ["--set", "model.max_positions=24", "--set", "generate.max_len_offset=100"];
+    place.train(&[&["--run", "runs/a", "--set", "train.steps=8"], &short[..]].concat()).ok();
+    let options = ["--beam", "2", "--n-best", "2", "--bad-word", "</s>", "--json", "--token-scores"];
+    let found = objects(&translate(&place, &options, "12\n345\n"));
+    let all = found.iter().flat_map(|object| object["translations"].as_array().expect("a list"));
+    let lengths: Vec<[u64; 2]> =
+        all.map(|one| [one["tokens"].as_u64().expect("a number"), scores(one).len() as u64]).collect();
+    assert!(lengths.contains(&[24, 24]), "{lengths:?}");
+    assert!(lengths.iter().all(|[tokens, scores]| *scores == (tokens + 1).min(24)), "{lengths:?}");
+}
+
 #[test]
 fn a_translation_begins_as_it_should() {
     let place = trained();

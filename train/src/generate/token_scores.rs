@@ -33,7 +33,7 @@ pub(super) fn score(
     targets: &[Vec<u32>],
 ) -> Result<Vec<Vec<TokenScore>>, GenerateError> {
     let (special, first) = (tokenizers.special(), tokenizers.before_target());
-    let n_columns = model.config().target_vocab_size;
+    let (n_columns, n_positions) = (model.config().target_vocab_size, model.config().max_positions);
     let mut allowed = vec![0.0f32; n_columns];
     never.iter().for_each(|id| allowed[*id as usize] = f32::NEG_INFINITY);
     let allowed = Tensor::<1>::from_floats(allowed.as_slice(), device).unsqueeze::<2>();
@@ -46,7 +46,8 @@ pub(super) fn score(
     for batch in plan(&lengths, &budget) {
         let of = |rows: &[Vec<u32>]| -> Vec<Vec<u32>> { batch.iter().map(|row| rows[*row].clone()).collect() };
         let (batch_sources, batch_targets) = (of(sources), of(targets));
-        let whole = |row: &Vec<u32>| [first, row, &[special.eos]].concat();
+        // The end token behind the model's last position has no score.
+        let whole = |row: &Vec<u32>| [first, row, &[special.eos]].concat().into_iter().take(n_positions).collect();
         let labels: Vec<Vec<u32>> = batch_targets.iter().map(whole).collect();
         let log_probs = log_probs(model, special, &allowed, &batch_sources, &labels)
             .map_err(|error| error.on_batch(batch.len(), lengths[batch[0]]))?;

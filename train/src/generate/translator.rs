@@ -167,8 +167,8 @@ impl Translator {
         decoded.into_iter().map(|found| found.map(hypotheses).transpose()).collect()
     }
 
-    /// Returns the log-probability of every token of translations of `lines`, and then of the end token. Several translations of one
-    /// line repeat the line.
+    /// Returns the log-probability of every token of translations of `lines`, and then of the end token, if the model has a position
+    /// for it. Several translations of one line repeat the line.
     ///
     /// # Errors
     /// If a line is too long, or the device fails.
