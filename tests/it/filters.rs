@@ -210,3 +210,23 @@ fn texts_and_labels_are_filtered_too_and_mistakes_are_named() {
         &["the filters leave no row", "drops 121 of 121 rows (100.0 %)", "loosen them"],
     );
 }
+
+/// The shards of a text have no whole cache to count in.
+#[test]
+fn text_in_shards_is_filtered_and_counted_too() {
+    let place = Workplace::new();
+    place.write("text.txt", (0..900).map(|i| format!("{}\n", "word ".repeat(1 + i % 9))).collect::<String>());
+    let keys = ["tokenizer.vocab_size=300", "train.steps=8", "data.text.seq_len=32", "data.text.format=lines"];
+    let filter = ["data.filter.min_length=3", "data.filter.length_unit=words"];
+    let mut kept = Vec::new();
+    for (run, limit) in [("runs/whole", &[][..]), ("runs/shards", &["data.cache_limit=2MB"])] {
+        let sets: Vec<&str> = [&keys[..], &filter, limit].concat().into_iter().flat_map(|set| ["--set", set]).collect();
+        place.train(&[&["--task", "lm", "--set", "data.train=text.txt", "--run", run], &sets[..]].concat()).ok();
+        kept.push(notes(&place, run).into_iter().filter(|note| note.starts_with("data.filter")).collect::<Vec<_>>());
+    }
+    assert!(
+        kept[0].len() == 1 && kept[0][0].contains("drops 200 of 900 rows (22.2 %), first text.txt:1: "),
+        "{kept:?}"
+    );
+    assert_eq!(kept[0], kept[1]);
+}
