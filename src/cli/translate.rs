@@ -111,8 +111,9 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     compare_use(ranks, &run, &config, "the lines of rank 0")?;
     let (model, tokenizers) = run.translation(run.dtype_on(&device)?, &device)?;
     let translator = Translator::new(&model, tokenizers.clone(), config)?.reading_prefixes(args.target_prefix);
-    let form = Form { json: args.json, reads_prefixes: args.target_prefix, tokenizers: &tokenizers };
-    let work = Work { translator, n_best: args.n_best, scores_tokens: args.token_scores, form, ranks };
+    let form =
+        Form { json: args.json, reads_prefixes: args.target_prefix, translator: &translator, tokenizers: &tokenizers };
+    let work = Work { n_best: args.n_best, scores_tokens: args.token_scores, form, ranks };
     if !ranks.is_first() {
         work.serve()?;
         return ranks.finish();
@@ -135,7 +136,6 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
 
 /// What each rank does with a chunk of lines.
 struct Work<'a> {
-    translator: Translator,
     n_best: Option<usize>,
     scores_tokens: bool,
     form: Form<'a>,
@@ -180,7 +180,7 @@ impl Work<'_> {
     }
 
     fn own(&self, lines: &[String], n_done: usize) -> Result<Vec<Option<String>>, GenerateError> {
-        let (translator, part) = (&self.translator, self.ranks.part());
+        let (translator, part) = (self.form.translator, self.ranks.part());
         let numbered = (n_done + 1..).zip(lines);
         let Some(n_best) = self.n_best else {
             let found = translator.tokens_share(lines, n_done as u64, part)?;
@@ -215,7 +215,7 @@ impl Work<'_> {
         let translations: Vec<&[Vec<u32>]> = translations.collect();
         let repeated = lines.iter().zip(&translations).flat_map(|(line, found)| std::iter::repeat_n(line, found.len()));
         let (repeated, flat): (Vec<&String>, Vec<Vec<u32>>) = (repeated.collect(), translations.concat());
-        let mut scores = self.translator.token_scores(&repeated, &flat)?.into_iter();
+        let mut scores = self.form.translator.token_scores(&repeated, &flat)?.into_iter();
         Ok(translations.iter().map(|found| scores.by_ref().take(found.len()).collect()).collect())
     }
 }
@@ -227,6 +227,7 @@ type Scores = Vec<Vec<TokenScore>>;
 struct Form<'a> {
     json: bool,
     reads_prefixes: bool,
+    translator: &'a Translator,
     tokenizers: &'a PairTokenizers,
 }
 
@@ -276,7 +277,7 @@ impl Form<'_> {
 
     /// The fields of a line, without its translations.
     fn object(&self, number: usize, line: &str) -> Map<String, Value> {
-        let (source, prefix) = line.split_once('\t').filter(|_| self.reads_prefixes).unwrap_or((line, ""));
+        let (source, prefix) = self.translator.parts(line);
         let prefix = self.reads_prefixes.then(|| ("target_prefix".to_owned(), json!(prefix)));
         let line = [("line".to_owned(), json!(number)), ("source".to_owned(), json!(source))];
         line.into_iter().chain(prefix).collect()

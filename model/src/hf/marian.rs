@@ -5,6 +5,7 @@
 
 use serde_json::json;
 
+use super::table::OUTPUT;
 use super::{ExportPlan, Family, FileTensor};
 use crate::config::{TieEmbeddings, TransformerConfig};
 use crate::named_tensor::{Elements, FloatType, LazyTensor};
@@ -15,7 +16,6 @@ const POSITIONS: &str = "model.decoder.embed_positions.weight";
 const SHARED: &str = "model.shared.weight";
 const OF_ENCODER: &str = "model.encoder.embed_tokens.weight";
 const OF_DECODER: &str = "model.decoder.embed_tokens.weight";
-const OUTPUT: &str = "lm_head.weight";
 const BIAS: &str = "final_logits_bias";
 /// The logit of a token that never occurs.
 const NEVER: f32 = -1e4;

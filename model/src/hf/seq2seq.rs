@@ -24,7 +24,7 @@ const BART_SKIPPED: &[Skipped] = &[
 ];
 
 const MARIAN_SKIPPED: &[Skipped] = &[
-    // Sines and cosines, in files of older versions.
+    // Sines and cosines. `marian::move_start_back` reads what the first of the decoder's has beyond them.
     Skipped { suffix: "embed_positions.weight", lost: None },
     Skipped { suffix: "embed_positions.weights", lost: None },
     // The number of a file format of fairseq, in files converted from it.

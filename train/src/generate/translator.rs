@@ -183,7 +183,7 @@ impl Translator {
     }
 
     /// Returns the source of a line, and what its translation begins with.
-    fn parts<'l>(&self, line: &'l str) -> (&'l str, &'l str) {
+    pub fn parts<'l>(&self, line: &'l str) -> (&'l str, &'l str) {
         line.split_once('\t').filter(|_| self.reads_prefixes).unwrap_or((line, ""))
     }
 
@@ -255,7 +255,8 @@ impl Translator {
             let source_len = batch_sources.iter().map(|row| row.ids.len()).max().unwrap_or(0);
             // As in transformers, the start token and the tokens that a target begins with count as its own.
             let given: Vec<Vec<u32>> = batch.iter().map(|row| row.given.clone()).collect();
-            let begun = match given.iter().all(|row| row.len() == 1 + first.len()) {
+            // All rows of a batch are given as many tokens.
+            let begun = match given[0].len() == 1 + first.len() {
                 true => Targets::begin_with(&self.model, &sources, special, first),
                 false => Targets::begin_behind(&self.model, &sources, &given),
             };
