@@ -18,8 +18,6 @@ use super::error::Usage;
 use super::lines::{Chunks, note_age, one_line, shell_word};
 use super::together::{DevicesArgs, Role};
 
-/// Lines that are translated together.
-const LINES_PER_CHUNK: usize = 1000;
 /// What rank 0 gives the others.
 const LINES: &str = "giving out the lines";
 
@@ -121,7 +119,7 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     note_age(&run, &args.run, args.checkpoint.as_deref());
 
     let (typed, spells_bytes) = (io::stdin().is_terminal(), tokenizers.spells_bytes());
-    let chunks = Chunks { name: "stdin", size: LINES_PER_CHUNK, typed, spells_bytes };
+    let chunks = Chunks { name: "stdin", size: translator.lines_per_call(), typed, spells_bytes };
     let (mut input, mut output) = (io::stdin().lock(), io::BufWriter::new(results()));
     let lacking = |lines: &[String]| tokenizers.lacking_in_sources(lines);
     ranks.enter(Phase::Input);
@@ -185,12 +183,13 @@ impl Work<'_> {
         let Some(n_best) = self.n_best else {
             let found = translator.tokens_share(lines, n_done as u64, part)?;
             let scores = self.scores(lines, found.iter().map(|found| found.as_slice()))?;
-            let mut shown = Vec::with_capacity(lines.len());
-            for ((found, scores), (number, line)) in found.into_iter().zip(scores).zip(numbered) {
-                let one = |tokens: Vec<u32>| self.form.one(number, line, &tokens, scores.first());
-                shown.push(found.map(one).transpose()?);
-            }
-            return Ok(shown);
+            let tokens: Vec<&[u32]> = found.iter().map(|found| found.as_deref().unwrap_or_default()).collect();
+            let texts = self.form.tokenizers.decode_batch(&tokens)?.into_iter();
+            let found = found.iter().map(Option::is_some).zip(texts);
+            let shown = found.zip(scores).zip(numbered).map(|(((is_own, text), scores), (number, line))| {
+                is_own.then(|| self.form.one(number, line, &text, scores.first()))
+            });
+            return Ok(shown.collect());
         };
         let found = translator.n_best(lines, n_best, part)?;
         let tokens: Vec<Vec<Vec<u32>>> =
@@ -237,17 +236,16 @@ impl Form<'_> {
         &self,
         number: usize,
         line: &str,
-        tokens: &[u32],
+        translation: &str,
         scores: Option<&Vec<TokenScore>>,
-    ) -> Result<String, GenerateError> {
-        let translation = self.tokenizers.decode(tokens)?;
+    ) -> String {
         if !self.json {
-            return Ok(one_line(&translation) + "\n");
+            return one_line(translation) + "\n";
         }
         let mut object = self.object(number, line);
         object.insert("translation".to_owned(), json!(translation));
         object.extend(scores.map(|scores| (TOKEN_SCORES.to_owned(), in_pairs(scores))));
-        Ok(format!("{}\n", Value::Object(object)))
+        format!("{}\n", Value::Object(object))
     }
 
     /// What is printed for the best translations of `line`.
@@ -269,7 +267,7 @@ impl Form<'_> {
     fn empty(&self, number: usize, line: &str, n_best: Option<usize>) -> String {
         let nothing = Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, tokens: Vec::new() };
         match (n_best, self.json) {
-            (None, _) => self.one(number, line, &[], None).unwrap_or_default(),
+            (None, _) => self.one(number, line, "", None),
             (Some(_), false) => self.several(number, line, &[nothing], &Scores::new()),
             (Some(_), true) => self.several(number, line, &[], &Scores::new()),
         }

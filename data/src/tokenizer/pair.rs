@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rayon::prelude::*;
+
 use super::encoder::SideEncoder;
 use super::special::{SpecialIds, SpecialNames, add_missing_tokens};
 use super::spm_file::{Stored, save_model};
@@ -11,6 +13,9 @@ use super::{JOINT_FILE, NAMES_FILE, SOURCE_FILE, TARGET_FILE, TokenizerConfig, r
 use crate::corpus::{CharacterCounts, Example, PairCorpus, Unknown};
 use crate::error::{Error, Result};
 use crate::files::{read_file, write_fresh};
+
+/// Texts for which a thread makes an encoder of its own.
+const LEAST_TEXTS: usize = 256;
 
 /// The vocabularies of both sides of pairs. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -226,16 +231,14 @@ impl PairTokenizers {
         }
     }
 
-    /// Returns source rows: the ids of each text and eos.
-    pub fn encode_sources<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
-        let mut encoder = self.encoder();
-        self.encode_rows(texts, |text, ids| encoder.encode_source(text, ids))
+    /// Returns source rows: the ids of each text and eos. Several threads share the texts.
+    pub fn encode_sources<S: AsRef<str> + Sync>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
+        self.encode_rows(texts, PairEncoder::encode_source)
     }
 
-    /// Returns label rows: the ids of each text and eos.
-    pub fn encode_targets<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
-        let mut encoder = self.encoder();
-        self.encode_rows(texts, |text, ids| encoder.encode_target(text, ids))
+    /// Returns label rows: the ids of each text and eos. Several threads share the texts.
+    pub fn encode_targets<S: AsRef<str> + Sync>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
+        self.encode_rows(texts, PairEncoder::encode_target)
     }
 
     /// Counts the characters of source texts that the vocabulary lacks.
@@ -266,19 +269,25 @@ impl PairTokenizers {
         self.source.spells_bytes()
     }
 
-    fn encode_rows<S: AsRef<str>>(
+    fn encode_rows<S: AsRef<str> + Sync>(
         &self,
         texts: &[S],
-        mut encode: impl FnMut(&str, &mut Vec<u32>) -> Result<()>,
+        encode: impl Fn(&mut PairEncoder, &str, &mut Vec<u32>) -> Result<()> + Sync,
     ) -> Result<Vec<Vec<u32>>> {
         let eos = self.special().eos;
-        let row = |text: &S| {
-            let mut ids = Vec::new();
-            encode(text.as_ref(), &mut ids)?;
-            ids.push(eos);
-            Ok(ids)
+        let rows_of = |texts: &[S]| {
+            let mut encoder = self.encoder();
+            let row = |text: &S| {
+                let mut ids = Vec::new();
+                encode(&mut encoder, text.as_ref(), &mut ids)?;
+                ids.push(eos);
+                Ok(ids)
+            };
+            texts.iter().map(row).collect::<Result<Vec<_>>>()
         };
-        texts.iter().map(row).collect()
+        // An encoder remembers words, so that a thread takes many texts.
+        let per_thread = texts.len().div_ceil(rayon::current_num_threads()).max(LEAST_TEXTS);
+        Ok(texts.par_chunks(per_thread).map(rows_of).collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Returns the text of target ids, without special tokens.
@@ -286,9 +295,9 @@ impl PairTokenizers {
         self.target.decode(ids)
     }
 
-    /// Returns the texts of several rows of target ids, without special tokens.
-    pub fn decode_batch<R: AsRef<[u32]>>(&self, rows: &[R]) -> Result<Vec<String>> {
-        rows.iter().map(|ids| self.decode(ids.as_ref())).collect()
+    /// Returns the texts of several rows of target ids, without special tokens. Several threads share the rows.
+    pub fn decode_batch<R: AsRef<[u32]> + Sync>(&self, rows: &[R]) -> Result<Vec<String>> {
+        rows.par_iter().map(|ids| self.decode(ids.as_ref())).collect()
     }
 }
 

@@ -103,6 +103,12 @@ fn size_in(bytes: u64, config: &GenerateConfig, model: &TransformerConfig) -> us
     ((bytes as f64 / (positions * per_position + scores)) as usize).clamp(USUAL, LARGEST)
 }
 
+/// Returns how many lines fill a batch if they are short, and at least 1,000, so that batches hold lines of similar length.
+pub(super) fn lines_for(config: &GenerateConfig) -> usize {
+    let tokens = if config.batch_tokens == 0 { USUAL } else { config.batch_tokens };
+    (tokens / SHORTEST / config.beam_size.max(1)).max(1000)
+}
+
 /// Divides rows of these lengths into batches of similar length, and returns the row numbers of each batch.
 ///
 /// A batch has at most `batch_tokens / beam_size` padded tokens, but at least one row. The longest rows come first, so that
@@ -133,6 +139,16 @@ mod tests {
 
     fn row(len: usize) -> SourceRow {
         SourceRow { ids: vec![9; len], limit: 5 }
+    }
+
+    #[test]
+    fn lines_of_a_call_fill_a_batch_of_a_gpu() {
+        let lines = |batch_tokens, beam_size| {
+            lines_for(&GenerateConfig { batch_tokens, beam_size, ..GenerateConfig::default() })
+        };
+        assert_eq!(lines(200_000, 1), 25_000);
+        assert_eq!(lines(200_000, 4), 6_250);
+        assert_eq!([lines(0, 4), lines(8192, 1), lines(1, 1)], [1000, 1024, 1000]);
     }
 
     #[test]

@@ -90,6 +90,12 @@ impl Translator {
         Self { reads_prefixes, ..self }
     }
 
+    /// Returns how many lines to pass in one call: enough to fill a batch with lines of similar length, and few enough that the
+    /// first translations come soon.
+    pub fn lines_per_call(&self) -> usize {
+        batching::lines_for(&self.config)
+    }
+
     /// Returns one translation per line, in order: sampled, greedy if there is one beam, or the best of the beam search. A line
     /// of white space gives an empty line.
     ///
@@ -157,14 +163,12 @@ impl Translator {
         let n_first = self.tokenizers.before_target().len();
         let config = BeamConfig { n_first, ..BeamConfig::new(&self.config, n_best) };
         let decoded = self.decode(lines, share, |begun, rules, _| Ok(beam_search(begun, rules, &config)?))?;
-        let hypotheses = |Found { found, prefix }: Found<Vec<Scored>>| {
-            let hypothesis = |Scored { tokens, score, log_prob, .. }: Scored| {
-                let tokens = [prefix.clone(), tokens].concat();
-                Ok(Hypothesis { text: self.tokenizers.decode(&tokens)?, score, log_prob, tokens })
-            };
-            found.into_iter().map(hypothesis).collect::<Result<Vec<_>, GenerateError>>()
-        };
-        decoded.into_iter().map(|found| found.map(hypotheses).transpose()).collect()
+        let mut decoded: Vec<Option<Vec<Hypothesis>>> =
+            decoded.into_iter().map(|found| found.map(hypotheses_without_text)).collect();
+        let tokens: Vec<&[u32]> = decoded.iter().flatten().flatten().map(|one| one.tokens.as_slice()).collect();
+        let texts = self.tokenizers.decode_batch(&tokens)?;
+        decoded.iter_mut().flatten().flatten().zip(texts).for_each(|(one, text)| one.text = text);
+        Ok(decoded)
     }
 
     /// Returns the log-probability of every token of translations of `lines`, and then of the end token, if the model has a position
@@ -270,6 +274,14 @@ impl Translator {
         }
         Ok(results)
     }
+}
+
+fn hypotheses_without_text(Found { found, prefix }: Found<Vec<Scored>>) -> Vec<Hypothesis> {
+    let hypothesis = |Scored { tokens, score, log_prob, .. }: Scored| {
+        let tokens = [prefix.clone(), tokens].concat();
+        Hypothesis { text: String::new(), score, log_prob, tokens }
+    };
+    found.into_iter().map(hypothesis).collect()
 }
 
 /// Returns the tokens of a target without its end token.
