@@ -250,7 +250,7 @@ impl Module for Transformer {
     }
 
     fn num_params(&self) -> usize {
-        each!(self, model => model.num_params())
+        each!(self, model => Module::num_params(model))
     }
 
     fn visit<Visitor: ModuleVisitor>(&self, visitor: &mut Visitor) {
