@@ -60,6 +60,9 @@ pub mod cli;
 
 // The interface.
 #[doc(inline)]
+#[cfg(feature = "burn-traits")]
+pub use kiln_train::burn_traits;
+#[doc(inline)]
 pub use kiln_train::{Config, Model, Run, config, device, eval, generate, metrics, run, train};
 // What the benches, the fuzz targets and the tests need, too.
 #[doc(hidden)]

@@ -1,6 +1,8 @@
 //! An enum of the three models, for a trainer that trains any of them.
 
-use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
+use std::fmt;
+
+use burn::module::{Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor};
 use burn::tensor::{DType, Device, Int, Tensor};
 use kiln_kernels::DropoutStream;
 
@@ -248,7 +250,7 @@ impl Module for Transformer {
     }
 
     fn num_params(&self) -> usize {
-        each!(self, model => model.num_params())
+        each!(self, model => Module::num_params(model))
     }
 
     fn visit<Visitor: ModuleVisitor>(&self, visitor: &mut Visitor) {
@@ -257,5 +259,24 @@ impl Module for Transformer {
 
     fn map<Mapper: ModuleMapper>(self, mapper: &mut Mapper) -> Self {
         mapped!(self, model => model.map(mapper))
+    }
+}
+
+/// With it, a model is a field of other modules, such as one that `burn-train` trains.
+impl ModuleDisplayDefault for Transformer {
+    fn content(&self, content: Content) -> Option<Content> {
+        each!(self, model => model.content(content))
+    }
+
+    fn num_params(&self) -> usize {
+        Module::num_params(self)
+    }
+}
+
+impl ModuleDisplay for Transformer {}
+
+impl fmt::Display for Transformer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.format(Default::default()))
     }
 }

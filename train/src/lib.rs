@@ -13,12 +13,14 @@
 //! | 0 | `files` writing files safely · `units` numbers for people |
 //! | 1 | [`config`] the settings of a run · [`metrics`] the measurements of a run |
 //! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` optimizers and schedules · `logging` console, JSON lines, TensorBoard |
-//! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically |
+//! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically · `burn_traits` optimizers, schedules and data as Burn's traits (feature `burn-traits`) |
 //! | 4 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
 //! | 5 | [`train`] the loop, its steps and its state |
 //! | 6 | [`run`] the life of a run: folder, lock, start, resume |
 
 // The interface.
+#[cfg(feature = "burn-traits")]
+pub mod burn_traits;
 pub mod config;
 pub mod device;
 pub mod eval;
@@ -44,3 +46,8 @@ pub mod units;
 pub use config::Config;
 pub use eval::Model;
 pub use run::Run;
+
+/// Compiles the programs of the page, and runs the first.
+#[cfg(all(doctest, feature = "burn-traits"))]
+#[doc = include_str!("../../docs/burn.md")]
+struct AtHomeInBurn;

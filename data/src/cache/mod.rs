@@ -45,6 +45,13 @@ pub(crate) enum Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
+    fn to_vec(self) -> Vec<u32> {
+        match self {
+            Self::Narrow(ids) => ids.iter().map(|id| u32::from(*id)).collect(),
+            Self::Wide(ids) => ids.to_vec(),
+        }
+    }
+
     /// Returns the ids without the first `n`. A damaged file may have fewer.
     fn skip(self, n: usize) -> Self {
         match self {
@@ -52,6 +59,20 @@ impl<'a> Tokens<'a> {
             Self::Wide(ids) => Self::Wide(ids.get(n..).unwrap_or_default()),
         }
     }
+}
+
+/// The ids of one row of a cache, without special tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CachedRow {
+    /// A pair.
+    Pair {
+        /// What is translated.
+        source: Vec<u32>,
+        /// Its translation.
+        target: Vec<u32>,
+    },
+    /// A document of plain text.
+    Document(Vec<u32>),
 }
 
 impl TokenCache {
@@ -161,6 +182,41 @@ impl TokenCache {
 
     pub(crate) fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// Returns a copy of row `row`.
+    ///
+    /// # Errors
+    ///
+    /// If the row is damaged, or holds a conversation or answers to compare, whose ids are marked.
+    ///
+    /// # Panics
+    ///
+    /// If there are not so many rows.
+    pub fn read_row(&self, row: usize) -> Result<CachedRow> {
+        assert!(row < self.n_rows(), "row {row} of {}", self.n_rows());
+        let (source_vocab, target_vocab) = self.vocab_sizes();
+        let checked = |ids: Tokens<'_>, vocab_size: usize| {
+            let ids = ids.to_vec();
+            match ids.iter().find(|id| **id as usize >= vocab_size) {
+                Some(id) => {
+                    let problem = format!("row {row} is damaged: it has id {id}, the vocabulary holds {vocab_size}");
+                    Err(Error::cache(&self.path, problem))
+                }
+                None => Ok(ids),
+            }
+        };
+        match self.kind() {
+            CacheKind::Pairs => {
+                let (source, target) = self.row(row);
+                Ok(CachedRow::Pair { source: checked(source, source_vocab)?, target: checked(target, target_vocab)? })
+            }
+            CacheKind::Text => Ok(CachedRow::Document(checked(self.document(row), target_vocab)?)),
+            CacheKind::Chat | CacheKind::Preferences => {
+                let problem = "holds conversations, wanted pairs or documents: take batches of a ChatSource or a PreferenceSource";
+                Err(Error::cache(&self.path, problem))
+            }
+        }
     }
 
     /// Returns the source and target ids of a pair, without eos.

@@ -30,6 +30,8 @@ fn assert_rows(cache: &TokenCache, rows: &[Example], tokenizers: &PairTokenizers
         let (source, target) = cache.row(i);
         assert_eq!(ids(source), sources[i][..sources[i].len() - 1]);
         assert_eq!(ids(target), targets[i][..targets[i].len() - 1]);
+        let row = CachedRow::Pair { source: ids(source), target: ids(target) };
+        assert_eq!(cache.read_row(i).expect("undamaged"), row);
         assert_eq!(cache.lengths(i), (sources[i].len(), targets[i].len()));
     }
     assert_eq!(cache.n_source_tokens(), sources.iter().map(|ids| ids.len() as u64).sum::<u64>());
@@ -220,6 +222,12 @@ fn truncated_damaged_and_foreign_files_are_refused() {
     fs::write(&other, &tokens).expect("a writable folder");
     let error = TokenCache::open(&other).expect("its index is whole").verify().expect_err("damaged").to_string();
     assert!(error.contains("its tokens differ from the ones that were written"), "{error}");
+
+    // An id of two bytes that no vocabulary of these rows has.
+    tokens[cache.sections.tokens.start..][..2].copy_from_slice(&[0xff; 2]);
+    fs::write(&other, &tokens).expect("a writable folder");
+    let error = TokenCache::open(&other).expect("its index is whole").read_row(0).expect_err("damaged").to_string();
+    assert!(error.contains("row 0 is damaged: it has id 65535, the vocabulary holds"), "{error}");
 }
 
 #[test]

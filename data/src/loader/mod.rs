@@ -9,12 +9,14 @@
 //! order. A worker is at most `prefetch_factor` batches ahead, so memory is bounded. Which worker was faster does not
 //! matter.
 
+mod one_pass;
 mod pool;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
+pub use self::one_pass::OnePass;
 use self::pool::{Done, Job, Pool, Worker};
 use crate::batch::EpochPlan;
 use crate::error::{Error, Result};
@@ -339,39 +341,6 @@ impl Loader {
             }
         }
         Ok(())
-    }
-}
-
-/// Every batch of a data set once, in the order of the files within length buckets. For validation.
-pub struct OnePass {
-    loader: Loader,
-}
-
-impl OnePass {
-    /// Starts at the beginning; ignores `config.shuffle`.
-    pub fn new(source: Arc<dyn BatchSource>, config: &LoaderConfig) -> Result<Self> {
-        Self::for_rank(source, config, Rank::default())
-    }
-
-    /// Does the same for one of several processes. The last ranks may get one batch less.
-    pub fn for_rank(source: Arc<dyn BatchSource>, config: &LoaderConfig, rank: Rank) -> Result<Self> {
-        let end = source.batches_per_epoch();
-        let loader = Loader::start(source, config, None, Position::default(), rank, end)?;
-        Ok(Self { loader })
-    }
-
-    /// Takes back the buffer of a batch.
-    pub fn recycle(&mut self, batch: HostBatch) {
-        self.loader.recycle(batch);
-    }
-}
-
-impl Iterator for OnePass {
-    type Item = Result<HostBatch>;
-
-    /// Ends after the last batch or the first error.
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.loader.failed.is_some() { None } else { self.loader.advance().transpose() }
     }
 }
 

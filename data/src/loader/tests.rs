@@ -67,6 +67,17 @@ fn every_row_comes_once_an_epoch_in_another_order() {
 }
 
 #[test]
+fn a_pass_over_an_epoch_has_the_batches_of_the_loader() {
+    let (_fixture, source) = cached();
+    let per_epoch = source.batches_per_epoch();
+    let wanted = batches(&source, 0, at(2, 3), 10);
+    let pass = |range| OnePass::of_epoch(source.clone(), &config(2), 7, 2, range).expect("starts");
+    assert_eq!(pass(3..13).collect::<Result<Vec<_>>>().expect("batches"), wanted);
+    assert_eq!(pass(0..per_epoch).count() as u64, per_epoch);
+    assert_eq!(pass(5..5).count(), 0);
+}
+
+#[test]
 fn batches_hold_the_rows_they_name() {
     let (fixture, source) = cached();
     let (rows, _) = fixture.corpus.read_all().expect("good rows");

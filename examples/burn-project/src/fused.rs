@@ -11,8 +11,8 @@ use kiln_kernels::{
     add_norm, attention, embed, linear, linear_activated, linear_cross_entropy,
 };
 
-use crate::model::{EPS, Layer, Model, N_HEADS};
-use crate::text::{BATCH_SIZE, Batch, SEQ_LEN, Text, config};
+use crate::model::{EPS, Layer, Model, Shape};
+use crate::text::{Batch, Text, config};
 
 /// Rows whose logits exist at a time.
 const CHUNK_ROWS: usize = 256;
@@ -20,8 +20,8 @@ const CHUNK_ROWS: usize = 256;
 /// Starts a loader over a token cache. It keeps the order of the text, so that both runs see the same batches.
 pub fn batches(text: &Text) -> Result<impl FnMut() -> Result<Batch, Box<dyn Error>>, Box<dyn Error>> {
     let cache = prepare_text(&text.folder.path().join("text.tokens"), &text.corpus, &text.tokenizer, 2, &mut |_| ())?;
-    let loading = LoaderConfig { batch_tokens: BATCH_SIZE * SEQ_LEN, shuffle: false, ..Default::default() };
-    let source = TextSource::new(cache.cache, &text.tokenizer, Task::Lm, &config(), &loading)?;
+    let loading = LoaderConfig { batch_tokens: text.shape.tokens(), shuffle: false, ..Default::default() };
+    let source = TextSource::new(cache.cache, &text.tokenizer, Task::Lm, &config(&text.shape), &loading)?;
     let mut loader = Loader::new(Arc::new(source), &loading, 1, Position::default())?;
 
     Ok(move || {
@@ -42,7 +42,7 @@ pub fn mean_loss(model: &Model, batch: &Batch, device: &Device) -> Tensor<1> {
     let mut branch = None;
     for layer in &model.layers {
         let (next, normed) = add_norm(sum, branch, None, norm(&layer.attention_norm));
-        branch = Some(attended(layer, normed));
+        branch = Some(attended(layer, &model.shape, normed));
         let (next, normed) = add_norm(next, branch, None, norm(&layer.feed_forward_norm));
         let hidden = linear_activated(normed, weight(&layer.up), bias(&layer.up), Activation::Gelu, None);
         branch = Some(Branch { x: hidden, weight: Some(weight(&layer.down)), bias: bias(&layer.down) });
@@ -50,22 +50,22 @@ pub fn mean_loss(model: &Model, batch: &Batch, device: &Device) -> Tensor<1> {
     }
     let (_, normed) = add_norm(sum, branch, None, norm(&model.norm));
 
-    let head = Projection { weight: weight(&model.head), transposed: false, bias: bias(&model.head), softcap: None };
+    let head = Projection { weight: model.tokens.weight.val(), transposed: true, bias: None, softcap: None };
     let config = CrossEntropyConfig { label_smoothing: 0.0, ignore_index: -1 };
-    linear_cross_entropy(normed, head, labels, &config, CHUNK_ROWS).loss_sum / (BATCH_SIZE * SEQ_LEN) as f32
+    linear_cross_entropy(normed, head, labels, &config, CHUNK_ROWS).loss_sum / model.shape.tokens() as f32
 }
 
 /// Returns attention up to its output projection. One product gives queries, keys and values.
-fn attended(layer: &Layer, x: Tensor<2>) -> Branch {
+fn attended(layer: &Layer, shape: &Shape, x: Tensor<2>) -> Branch {
     let [query, key, value] = [&layer.attention.query, &layer.attention.key, &layer.attention.value];
     let parts = [query, key, value];
     let biases = Tensor::cat(parts.iter().filter_map(|part| bias(part)).collect(), 0);
     let qkv = linear(x, Tensor::cat(parts.map(weight).into(), 1), Some(biases));
 
-    let shape = AttentionConfig {
-        batch_size: BATCH_SIZE,
-        n_heads: N_HEADS,
-        n_kv_heads: N_HEADS,
+    let config = AttentionConfig {
+        batch_size: shape.batch_size,
+        n_heads: shape.n_heads,
+        n_kv_heads: shape.n_heads,
         causal: true,
         window: None,
         scale: None,
@@ -73,7 +73,7 @@ fn attended(layer: &Layer, x: Tensor<2>) -> Branch {
     };
     let output = &layer.attention.output;
     Branch {
-        x: attention(Projected::SelfAttention { qkv }, &AttentionMask::default(), None, &shape),
+        x: attention(Projected::SelfAttention { qkv }, &AttentionMask::default(), None, &config),
         weight: Some(weight(output)),
         bias: bias(output),
     }

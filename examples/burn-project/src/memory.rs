@@ -1,7 +1,9 @@
-//! Heap memory: the standard allocator with a counter of the bytes in use and their peak.
+//! Memory: on the CPU the heap, counted by an allocator of our own; on a GPU the pools of Burn's backend.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use burn::tensor::Device;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -25,14 +27,24 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Starts a new peak, and returns the bytes in use.
-pub fn start() -> usize {
-    let in_use = IN_USE.load(Ordering::Relaxed);
-    PEAK.store(in_use, Ordering::Relaxed);
-    in_use
+/// The bytes in use before a training.
+pub fn in_use(device: &Device) -> usize {
+    match device.clone().inner().memory_pool_usage() {
+        Some(pools) => pools.bytes_in_use as usize,
+        None => IN_USE.load(Ordering::Relaxed),
+    }
 }
 
-/// Returns the most bytes in use since [`start`].
-pub fn peak() -> usize {
-    PEAK.load(Ordering::Relaxed)
+/// Starts a new peak. On a GPU it frees what only the first steps needed, such as the trials of Burn's autotune.
+pub fn start(device: &Device) {
+    device.clone().inner().memory_cleanup();
+    PEAK.store(IN_USE.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+/// Returns the most bytes in use since [`start`]: on a GPU the bytes that the pools hold, which only [`start`] lowers.
+pub fn peak(device: &Device) -> usize {
+    match device.clone().inner().memory_pool_usage() {
+        Some(pools) => pools.bytes_reserved as usize,
+        None => PEAK.load(Ordering::Relaxed),
+    }
 }

@@ -2,25 +2,67 @@
 
 use burn::module::Module;
 use burn::nn::attention::{MultiHeadAttention, MultiHeadAttentionConfig};
-use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::Device;
 
-use crate::text::SEQ_LEN;
-
-pub const D_MODEL: usize = 128;
-pub const N_HEADS: usize = 4;
-const N_LAYERS: usize = 2;
 /// Added to the variance in every [`LayerNorm`].
 pub const EPS: f64 = 1e-5;
 
-/// A decoder with normalization before each part of a layer.
+/// Sizes of the model and of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub d_model: usize,
+    pub n_heads: usize,
+    pub n_layers: usize,
+    /// Tokens of the embedding, of which the text may use fewer.
+    pub vocab_size: usize,
+    pub batch_size: usize,
+    pub seq_len: usize,
+    pub learning_rate: f64,
+}
+
+impl Shape {
+    /// The shape called `name`.
+    pub fn named(name: &str) -> Result<Self, String> {
+        match name {
+            "small" => Ok(Self {
+                d_model: 128,
+                n_heads: 4,
+                n_layers: 2,
+                vocab_size: 512,
+                batch_size: 4,
+                seq_len: 64,
+                learning_rate: 2e-3,
+            }),
+            // GPT-2 124M: its output layer is its embedding.
+            "gpt2" => Ok(Self {
+                d_model: 768,
+                n_heads: 12,
+                n_layers: 12,
+                vocab_size: 50_257,
+                batch_size: 4,
+                seq_len: 1024,
+                learning_rate: 3e-4,
+            }),
+            other => Err(format!("no shape {other:?}: take `small` or `gpt2`")),
+        }
+    }
+
+    /// Places of a batch.
+    pub fn tokens(&self) -> usize {
+        self.batch_size * self.seq_len
+    }
+}
+
+/// A decoder with normalization before each part of a layer. The embedding is also the output layer.
 #[derive(Module, Debug)]
 pub struct Model {
     pub tokens: Embedding,
     pub positions: Embedding,
     pub layers: Vec<Layer>,
     pub norm: LayerNorm,
-    pub head: Linear,
+    #[module(skip)]
+    pub shape: Shape,
 }
 
 #[derive(Module, Debug)]
@@ -33,22 +75,24 @@ pub struct Layer {
 }
 
 impl Model {
-    pub fn new(vocab_size: usize, device: &Device) -> Self {
-        let norm = || LayerNormConfig::new(D_MODEL).with_epsilon(EPS).init(device);
+    pub fn new(shape: Shape, device: &Device) -> Self {
+        let Shape { d_model, n_heads, n_layers, vocab_size, seq_len, .. } = shape;
+        let small = Initializer::Normal { mean: 0.0, std: 0.02 };
+        let norm = || LayerNormConfig::new(d_model).with_epsilon(EPS).init(device);
         let layer = |_| Layer {
             attention_norm: norm(),
-            attention: MultiHeadAttentionConfig::new(D_MODEL, N_HEADS).with_dropout(0.0).init(device),
+            attention: MultiHeadAttentionConfig::new(d_model, n_heads).with_dropout(0.0).init(device),
             feed_forward_norm: norm(),
-            up: LinearConfig::new(D_MODEL, 4 * D_MODEL).init(device),
-            down: LinearConfig::new(4 * D_MODEL, D_MODEL).init(device),
+            up: LinearConfig::new(d_model, 4 * d_model).init(device),
+            down: LinearConfig::new(4 * d_model, d_model).init(device),
         };
 
         Self {
-            tokens: EmbeddingConfig::new(vocab_size, D_MODEL).init(device),
-            positions: EmbeddingConfig::new(SEQ_LEN, D_MODEL).init(device),
-            layers: (0..N_LAYERS).map(layer).collect(),
+            tokens: EmbeddingConfig::new(vocab_size, d_model).with_initializer(small.clone()).init(device),
+            positions: EmbeddingConfig::new(seq_len, d_model).with_initializer(small).init(device),
+            layers: (0..n_layers).map(layer).collect(),
             norm: norm(),
-            head: LinearConfig::new(D_MODEL, vocab_size).init(device),
+            shape,
         }
     }
 }

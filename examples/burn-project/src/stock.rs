@@ -7,8 +7,8 @@ use burn::nn::attention::{MhaInput, generate_autoregressive_mask};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::tensor::{Device, Int, Tensor};
 
-use crate::model::Model;
-use crate::text::{BATCH_SIZE, Batch, SEQ_LEN, Text};
+use crate::model::{Model, Shape};
+use crate::text::{Batch, Text};
 
 /// Cuts the documents into rows, one behind the other, each with a start and an end token.
 pub fn batches(text: &Text) -> Result<impl FnMut() -> Result<Batch, Box<dyn Error>>, Box<dyn Error>> {
@@ -19,20 +19,24 @@ pub fn batches(text: &Text) -> Result<impl FnMut() -> Result<Batch, Box<dyn Erro
         labels.extend(ids.iter().chain(&[text.end]));
     }
 
-    let mut next = 0;
+    let (mut next, n) = (0, text.shape.tokens());
     Ok(move || {
-        let places = next..next + BATCH_SIZE * SEQ_LEN;
+        let places = next..next + n;
         next = places.end;
+        if next > inputs.len() {
+            return Err(format!("the text has {} tokens, fewer than the steps need", inputs.len()).into());
+        }
         Ok(Batch { inputs: inputs[places.clone()].to_vec(), labels: labels[places].to_vec() })
     })
 }
 
 /// Returns the mean loss of a batch, `[1]`.
 pub fn mean_loss(model: &Model, batch: &Batch, device: &Device) -> Tensor<1> {
-    let ids = Tensor::<1, Int>::from_data(batch.inputs.as_slice(), device).reshape([BATCH_SIZE, SEQ_LEN]);
+    let Shape { batch_size, seq_len, .. } = model.shape;
+    let ids = Tensor::<1, Int>::from_data(batch.inputs.as_slice(), device).reshape([batch_size, seq_len]);
     let labels = Tensor::<1, Int>::from_data(batch.labels.as_slice(), device);
-    let positions = Tensor::<1, Int>::arange(0..SEQ_LEN as i64, device).reshape([1, SEQ_LEN]);
-    let mask = generate_autoregressive_mask(BATCH_SIZE, SEQ_LEN, device);
+    let positions = Tensor::<1, Int>::arange(0..seq_len as i64, device).reshape([1, seq_len]);
+    let mask = generate_autoregressive_mask(batch_size, seq_len, device);
 
     let mut x = model.tokens.forward(ids) + model.positions.forward(positions);
     for layer in &model.layers {
@@ -42,6 +46,6 @@ pub fn mean_loss(model: &Model, batch: &Batch, device: &Device) -> Tensor<1> {
         x = x + layer.down.forward(Gelu::new().forward(layer.up.forward(normed)));
     }
 
-    let logits = model.head.forward(model.norm.forward(x)).flatten::<2>(0, 1);
+    let logits = model.norm.forward(x).flatten::<2>(0, 1).matmul(model.tokens.weight.val().transpose());
     CrossEntropyLossConfig::new().init(device).forward(logits, labels)
 }

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use kiln_data::{Packing, TextConfig, TextCorpus, TextFormat, TextTokenizer, TokenizerConfig};
 
-pub const BATCH_SIZE: usize = 4;
-pub const SEQ_LEN: usize = 64;
+use crate::model::Shape;
+
+/// Entries of the vocabulary, which is trained on the text: no download.
 const VOCAB_SIZE: usize = 512;
 
-/// Token ids and labels of `BATCH_SIZE` rows of `SEQ_LEN`.
+/// Token ids and labels of the rows of a batch, one behind the other.
 pub struct Batch {
     pub inputs: Vec<i32>,
     pub labels: Vec<i32>,
@@ -23,31 +24,34 @@ pub struct Text {
     /// The tokens in front of a document in the input, and behind it in the labels.
     pub start: i32,
     pub end: i32,
+    pub shape: Shape,
     /// Holds the token cache.
     pub folder: tempfile::TempDir,
 }
 
 /// Every file is a document, and documents follow each other in full rows.
-pub fn config() -> TextConfig {
-    TextConfig { format: TextFormat::Files, packing: Packing::Stream, seq_len: SEQ_LEN, ..Default::default() }
+pub fn config(shape: &Shape) -> TextConfig {
+    TextConfig { format: TextFormat::Files, packing: Packing::Stream, seq_len: shape.seq_len, ..Default::default() }
 }
 
 impl Text {
-    pub fn read() -> Result<Self, Box<dyn Error>> {
+    pub fn read(shape: Shape) -> Result<Self, Box<dyn Error>> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let paths: Vec<PathBuf> = ["README.md", "LICENSE-APACHE", "CHANGELOG.md"].map(|file| root.join(file)).into();
+        let mut paths: Vec<PathBuf> =
+            ["README.md", "LICENSE-APACHE", "CHANGELOG.md"].map(|file| root.join(file)).into();
+        let mut pages: Vec<PathBuf> =
+            fs::read_dir(root.join("docs"))?.map(|file| Ok(file?.path())).collect::<std::io::Result<_>>()?;
+        pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+        pages.sort();
+        paths.extend(pages);
         let documents = paths.iter().map(read_document).collect::<Result<Vec<_>, _>>()?;
 
-        let corpus = TextCorpus::open(&paths, &config())?;
+        let corpus = TextCorpus::open(&paths, &config(&shape))?;
         let vocabulary = TokenizerConfig { vocab_size: VOCAB_SIZE, ..Default::default() };
         let tokenizer = TextTokenizer::train(&vocabulary, &corpus, 2)?;
         let id = |token: &str| tokenizer.id(token).map(|id| id as i32).ok_or(format!("no {token} in the vocabulary"));
         let (start, end) = (id(&vocabulary.bos_token)?, id(&vocabulary.eos_token)?);
-        Ok(Self { documents, corpus, start, end, tokenizer, folder: tempfile::tempdir()? })
-    }
-
-    pub fn vocab_size(&self) -> usize {
-        self.tokenizer.vocab_size()
+        Ok(Self { documents, corpus, start, end, tokenizer, shape, folder: tempfile::tempdir()? })
     }
 
     pub fn n_tokens(&self) -> usize {

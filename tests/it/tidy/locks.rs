@@ -11,8 +11,9 @@ fn the_outside_project_locks_every_dependency_of_our_crates() {
     let lock: Table = read(LOCK).parse().expect("a lock is TOML");
     let packages = lock["package"].as_array().expect("a lock has packages");
 
-    for manifest in ["data/Cargo.toml", "model/kernels/Cargo.toml"] {
-        let manifest: Table = read(manifest).parse().expect("a manifest is TOML");
+    let crates = ["data", "model/kernels", "model", "interchange", "ranks", "train"];
+    for manifest in crates.map(|folder| format!("{folder}/Cargo.toml")) {
+        let manifest: Table = read(&manifest).parse().expect("a manifest is TOML");
         let name = &manifest["package"]["name"];
         let package = packages.iter().find(|package| package["name"] == *name).expect("the project takes this crate");
         let locked: Vec<&str> = package["dependencies"].as_array().expect("a list").iter().map(crate_name).collect();

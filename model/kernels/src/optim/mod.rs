@@ -22,7 +22,7 @@ mod slots;
 mod tests;
 
 use burn::backend::Dispatch;
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 pub use flat::{ALIGNMENT, CHUNK, Flat, Part, Place, gather, overwrite, view};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
@@ -123,6 +123,16 @@ pub struct StepReport {
 }
 
 impl StepNumbers {
+    /// Returns the numbers of an update that is always made, and whose gradient is neither divided nor clipped: for a caller that
+    /// knows one parameter only. `coefficients` are a row of [`Coefficients`]. The report of such a step has no norm.
+    pub fn unconditional(coefficients: [f32; slots::COLUMNS], device: &Device) -> Self {
+        let mut values = [0f32; step::LEN];
+        (values[step::NORM], values[step::GRADIENT_FACTOR], values[step::TAKEN]) = (f32::NAN, 1.0, 1.0);
+        values[step::COEFFICIENTS..][..slots::COLUMNS].copy_from_slice(&coefficients);
+        values[step::LOSS_SCALE] = 1.0;
+        Self { values: Tensor::from_data(TensorData::from(values), (device, DType::F32)) }
+    }
+
     /// Returns all numbers, `[10]`, f32, to be read together with other tensors; see [`Self::report`].
     pub fn values(&self) -> &Tensor<1> {
         &self.values
@@ -205,6 +215,19 @@ pub fn prepare(
         *policy,
     );
     (StepNumbers { values: Tensor::from_dispatch(values) }, Progress { values: Tensor::from_dispatch(progress) })
+}
+
+/// Returns the factor that clips `gradient` to the global norm `max_norm`, `[1]`, f32: as [`prepare`] computes it with a divisor of 1.
+/// It is 0 if the norm is not finite.
+pub fn clipping_factor(gradient: &Flat, max_norm: f64) -> Tensor<1> {
+    let device = gradient.values.device();
+    let one = Tensor::ones([1], (&device, DType::F32));
+    let progress = Progress::new(Counters { updates: 0, loss_scale: 1.0, good_steps: 0 }, &device);
+    let policy = StepPolicy { max_norm, scaling: None, stops: false };
+    let none = Coefficients::of_no_update(&device);
+    let (numbers, _) = prepare(gradient, one.clone(), one, progress, &none, &policy);
+    let (factor, skipped) = (numbers.gradient_factor(), numbers.taken().equal_elem(0.0));
+    factor.mask_fill(skipped, 0.0)
 }
 
 /// Makes one AdamW step over a whole model:

@@ -106,6 +106,12 @@ impl Coefficients {
         Self { values, first_block, n_blocks }
     }
 
+    /// A table whose only row is 0, for a step that only clips.
+    pub(super) fn of_no_update(device: &Device) -> Self {
+        let values = Tensor::zeros([1 + COLUMNS], (device, DType::F32));
+        Self { values, first_block: 0, n_blocks: 0 }
+    }
+
     /// Returns the numbers of the same step with the row of this table, for parameters whose optimizer or learning rate is another one.
     /// The device looks it up; `numbers` may come from any table.
     pub fn of(&self, numbers: &StepNumbers) -> StepNumbers {

@@ -3,7 +3,8 @@ use burn::tensor::{DType, Device, Tensor};
 use super::slots::{BLOCK, step};
 use super::{
     ALIGNMENT, AdamWHyper, AdamWState, CHUNK, Coefficients, Counters, Flat, LossScaling, Part, Place, Progress,
-    StepNumbers, StepPolicy, StepReport, adamw_step, gather, is_updated_in_place, overwrite, prepare, view,
+    StepNumbers, StepPolicy, StepReport, adamw_step, clipping_factor, gather, is_updated_in_place, overwrite, prepare,
+    view,
 };
 use crate::testing::{assert_close, devices, distance, host, tensor, time, timing_device, values};
 
@@ -185,6 +186,33 @@ fn the_norm_is_divided_and_clipped() {
                 assert!((found / expected - 1.0).abs() < 1e-5, "{found} instead of {expected} on {name}");
             }
         }
+    }
+}
+
+#[test]
+fn a_gradient_is_clipped_by_the_factor_of_a_step() {
+    for (name, device) in devices() {
+        let gradient = flat(&values(5000, 3), DType::F32, &device);
+        for max_norm in [0.5, 1e6] {
+            let (found, wanted) = (clipping_factor(&gradient, max_norm), first(&gradient, 1.0, max_norm, &device));
+            assert_eq!(host(found), host(wanted.gradient_factor()), "{name}, at most {max_norm}");
+        }
+        let broken = flat(&[1.0, f32::INFINITY], DType::F32, &device);
+        assert_eq!(host(clipping_factor(&broken, 1.0)), [0.0], "{name}");
+    }
+}
+
+#[test]
+fn an_unconditional_step_is_the_step_with_its_coefficients() {
+    for (name, device) in devices() {
+        let (weights, gradient) = (values(5000, 1), flat(&values(5000, 2), DType::F32, &device));
+        let stepped = |numbers: StepNumbers| {
+            let padded = flat(&weights, DType::F32, &device).values;
+            let state = adamw_step(AdamWState::new(padded, DType::F32), gradient.clone(), &numbers, &HYPER);
+            [state.master, state.m, state.v].map(host)
+        };
+        let numbers = StepNumbers::unconditional(HYPER.coefficients(0.1, 1), &device);
+        assert_eq!(stepped(numbers), stepped(first(&gradient, 1.0, 0.0, &device)), "{name}");
     }
 }
 
