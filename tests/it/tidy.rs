@@ -11,6 +11,7 @@ mod lists;
 mod locks;
 mod measured;
 mod modules;
+mod packages;
 mod phrases;
 mod printing;
 mod scan;

@@ -21,11 +21,11 @@ const SCRIPT: &str = "train_step.py";
 /// The script of the carried baseline that decodes.
 const DECODING: &str = "decode.py";
 const CARRIED: [(&str, &str); 5] = [
-    (SCRIPT, include_str!("../../../benches/pytorch/train_step.py")),
-    (DECODING, include_str!("../../../benches/pytorch/decode.py")),
-    ("operators.py", include_str!("../../../benches/pytorch/operators.py")),
-    ("models.py", include_str!("../../../benches/pytorch/models.py")),
-    ("transformer.py", include_str!("../../../benches/pytorch/transformer.py")),
+    (SCRIPT, include_str!("pytorch/train_step.py")),
+    (DECODING, include_str!("pytorch/decode.py")),
+    ("operators.py", include_str!("pytorch/operators.py")),
+    ("models.py", include_str!("pytorch/models.py")),
+    ("transformer.py", include_str!("pytorch/transformer.py")),
 ];
 
 /// Exits with 0 if PyTorch is installed. Looking it up takes milliseconds, importing it takes seconds.

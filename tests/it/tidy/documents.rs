@@ -98,7 +98,7 @@ fn leads_somewhere(document: &str, link: &str) -> bool {
 }
 
 /// A path without `.` and `..`.
-fn normal(path: &str) -> String {
+pub(super) fn normal(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         if part == ".." {

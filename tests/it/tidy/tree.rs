@@ -56,11 +56,13 @@ fn walk(folder: &Path, prefix: &str, found: &mut Vec<String>) {
         let entry = entry.expect("an entry");
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = format!("{prefix}{name}");
-        if entry.file_type().expect("a type").is_dir() {
+        // A symbolic link puts a file of another folder into a package; the file is read where it lies.
+        let kind = entry.file_type().expect("a type");
+        if kind.is_dir() {
             if !is_foreign(&name) {
                 walk(&entry.path(), &format!("{path}/"), found);
             }
-        } else {
+        } else if kind.is_file() {
             found.push(path);
         }
     }

@@ -8,7 +8,7 @@ use super::length::Shortened;
 use super::resolve::{Base, Chosen};
 
 /// The page that describes every key.
-const PAGE: &str = include_str!("../../../docs/configuration.md");
+const PAGE: &str = include_str!("configuration.md");
 
 /// Columns of a comment.
 const WIDTH: usize = 100;

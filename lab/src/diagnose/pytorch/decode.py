@@ -1,0 +1,1 @@
+../../../../benches/pytorch/decode.py

@@ -1,0 +1,1 @@
+../../../../benches/pytorch/train_step.py
