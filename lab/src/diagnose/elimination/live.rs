@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use burn::tensor::Device;
 use kiln_model::flops::n_params;
-use kiln_train::device::{device_memory, is_cpu, machine_of};
+use kiln_train::device::{is_cpu, live_bytes, machine_of};
 use kiln_train::metrics::deferred::DeferredMetrics;
 use kiln_train::run::need::Need;
 use kiln_train::units::thousands;
@@ -156,29 +156,6 @@ fn peak(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
             .against(mib(predicted))
             .between([mib(figures.least_peak_bytes), mib(figures.memory_bytes.unwrap_or(u64::MAX))]),
     ]))
-}
-
-/// Bytes of live tensors: the device's, or on the CPU what the allocator has given out.
-fn live_bytes(device: &Device) -> Option<u64> {
-    match device_memory(device) {
-        Some(memory) => Some(memory.live_bytes),
-        None => allocated_bytes(),
-    }
-}
-
-/// Bytes that the C allocator has given out, of heaps and of mapped blocks.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn allocated_bytes() -> Option<u64> {
-    #[expect(unsafe_code, reason = "mallinfo2 is a function of C")]
-    // SAFETY: mallinfo2 reads counters of the allocator, under its locks, and returns them by value.
-    let info = unsafe { libc::mallinfo2() };
-    Some((info.uordblks + info.hblkhd) as u64)
-}
-
-/// Other allocators do not say it.
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn allocated_bytes() -> Option<u64> {
-    None
 }
 
 #[cfg(test)]
