@@ -52,7 +52,8 @@ impl Ranks {
     /// # Errors
     /// If NCCL cannot be loaded or the GPUs cannot reach each other, or if another rank has failed.
     pub fn over(link: Link, device: &Device) -> Result<Self> {
-        let nccl = if is_cpu(device) || !has_kernels(device) || share_gpus() { None } else { Some(join(&link, device)?) };
+        let nccl =
+            if is_cpu(device) || !has_kernels(device) || share_gpus() { None } else { Some(join(&link, device)?) };
         Ok(Self(Some(Arc::new(Members { link, nccl }))))
     }
 

@@ -98,10 +98,13 @@ fn plain_operations_recompute_and_accumulate() {
 }
 
 #[test]
-fn sixteen_bits_are_refused() {
+fn sixteen_bits_and_the_promise_of_equal_bits_are_refused() {
     let Some(place) = place_with_wgpu() else { return };
     for precision in ["bf16", "fp16"] {
         let set = format!("train.precision={precision}");
         train(&place, "wgpu", &["--dry-run", "--set", &set]).refused(2, &[precision, "f32"]);
     }
+    let deterministic = ["--run", "runs/a", "--set", "train.deterministic=true"];
+    let ran = train(&place, "wgpu", &deterministic);
+    assert!(ran.code != 0 && ran.stderr.contains("Kiln has no kernels"), "{ran:#?}");
 }

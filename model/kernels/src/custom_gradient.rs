@@ -47,7 +47,8 @@ pub struct CustomGradients<const N: usize> {
 }
 
 #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
-const OTHER_BACKEND: &str = "this build of kiln-kernels has custom gradients on the CPU only; build it with its feature `cuda` or `wgpu`";
+const OTHER_BACKEND: &str =
+    "this build of kiln-kernels has custom gradients on the CPU only; build it with its feature `cuda` or `wgpu`";
 
 /// Returns whether [`with_gradient`] serves `device`: the CPU, and with the feature `cuda` or `wgpu` every device of CubeCL.
 pub fn has_custom_gradients(device: &Device) -> bool {

@@ -53,9 +53,8 @@ fn products(device: &Device) -> Found {
     let (x, w, b) = (leaf([9, 12], 1, device), leaf([12, 7], 2, device), leaf([7], 3, device));
     let random = stream(device);
     let y = linear(x.clone(), w.clone(), Some(b.clone()));
-    let activated = Activation::ALL.map(|by| {
-        linear_activated(x.clone(), w.clone(), Some(b.clone()), by, Some((0.3, &random)))
-    });
+    let activated =
+        Activation::ALL.map(|by| linear_activated(x.clone(), w.clone(), Some(b.clone()), by, Some((0.3, &random))));
     let residual = leaf([9, 7], 4, device);
     let sum = linear_residual(x.clone(), w.clone(), Some(b.clone()), residual.clone());
     let transposed = linear_transposed(x.clone(), w.clone().transpose(), Some(b.clone()));
@@ -95,10 +94,13 @@ fn norms_again(device: &Device) -> Found {
     let (sum, branch, bias) = (leaf([6, 16], 1, device), leaf([6, 16], 2, device), leaf([16], 3, device));
     let (gamma, beta, random) = (leaf([16], 4, device), leaf([16], 5, device), stream(device));
     let norm = NormWeights { gamma: gamma.clone(), beta: Some(beta.clone()), eps: 1e-5 };
-    let (again, normed) =
-        add_norm_again(sum.clone(), branch.clone(), Some(bias.clone()), Some((0.2, &random)), norm);
+    let (again, normed) = add_norm_again(sum.clone(), branch.clone(), Some(bias.clone()), Some((0.2, &random)), norm);
     let all = Tensor::cat(vec![again, normed], 0);
-    with_gradients(all, &[("dsum", &sum), ("dbranch", &branch)], &[("dgamma", &gamma), ("dbeta", &beta), ("dbias", &bias)])
+    with_gradients(
+        all,
+        &[("dsum", &sum), ("dbranch", &branch)],
+        &[("dgamma", &gamma), ("dbeta", &beta), ("dbias", &bias)],
+    )
 }
 
 fn norms_of_heads(device: &Device) -> Found {
@@ -146,7 +148,8 @@ fn attentions(device: &Device) -> Found {
     let cross = Projected::Cross { query: query.clone(), key_value: key_value.clone() };
     let open = AttentionConfig { causal: false, ..config };
     let lengths = |lengths: [i32; 2]| AttentionMask::key_lengths(ints(&lengths, [2], device));
-    let packed = AttentionMask { documents: Some(ints(&[0, 0, 1, 1, 1, 0, 1, 1, 1, 2], [10], device)), ..Default::default() };
+    let packed =
+        AttentionMask { documents: Some(ints(&[0, 0, 1, 1, 1, 0, 1, 1, 1, 2], [10], device)), ..Default::default() };
     let bounded = AttentionConfig { window: Some(2), softcap: Some(3.0), scale: Some(0.5), ..config };
     let near = AttentionMask { relative: Some(relative.clone()), ..Default::default() };
     let biased = AttentionMask { bias: Some(fixed([1, h, t, t], 5, device)), ..Default::default() };
@@ -295,7 +298,8 @@ fn compare(device: &Device, name: &str) {
         let found = run(&device.clone().autodiff());
         assert_eq!(found.len(), wanted.len(), "{what} on {name}");
         for ((part, found), (_, wanted)) in found.iter().zip(&wanted) {
-            let finite = |values: &[f32]| values.iter().map(|x| if x.is_finite() { *x } else { 0.0 }).collect::<Vec<_>>();
+            let finite =
+                |values: &[f32]| values.iter().map(|x| if x.is_finite() { *x } else { 0.0 }).collect::<Vec<_>>();
             let which = |values: &[f32]| values.iter().map(|x| x.is_finite()).collect::<Vec<_>>();
             assert_eq!(which(found), which(wanted), "{part} of {what} on {name}: finite numbers");
             let far = distance(&finite(found), &finite(wanted));

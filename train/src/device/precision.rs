@@ -18,8 +18,11 @@ pub struct PrecisionError {
 
 const NO_BF16: PrecisionError =
     PrecisionError { wanted: "bf16", who: "GPUs since Ampere support it", instead: "\"fp16\", \"f32\" or \"auto\"" };
-const NO_KERNELS_BF16: PrecisionError =
-    PrecisionError { wanted: "bf16", who: "Kiln has no kernels for it, so it computes in f32", instead: "\"f32\" or \"auto\"" };
+const NO_KERNELS_BF16: PrecisionError = PrecisionError {
+    wanted: "bf16",
+    who: "Kiln has no kernels for it, so it computes in f32",
+    instead: "\"f32\" or \"auto\"",
+};
 const NO_KERNELS_FP16: PrecisionError = PrecisionError { wanted: "fp16", ..NO_KERNELS_BF16 };
 const NO_FP16: PrecisionError =
     PrecisionError { wanted: "fp16", who: "GPUs support it", instead: "\"f32\" or \"auto\"" };

@@ -65,11 +65,7 @@ impl DropoutStream {
     /// Creates a stream without autodiff that takes the same sites from here on.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self {
-            state: self.state.clone().inner(),
-            on_host: self.on_host.clone(),
-            next_site: self.next_site.clone(),
-        }
+        Self { state: self.state.clone().inner(), on_host: self.on_host.clone(), next_site: self.next_site.clone() }
     }
 
     pub(crate) fn device(&self) -> Device {
