@@ -19,7 +19,7 @@ use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use burn_autodiff::{Autodiff, NodeId, grads};
 use burn_flex::Flex;
 
-use crate::linear::{Layout, ProductKind, register_products};
+use crate::linear::{Layout, LinearOps, ProductKind, register_products};
 use crate::settings::is_cpu;
 
 /// The gradient of a leaf of a graph, such as a parameter.
@@ -240,6 +240,30 @@ trait Concrete: Backend {
     );
 }
 
+/// [`Concrete::register_products`] by kernels.
+fn register_fused_products<B: Backend + LinearOps>(
+    grads: &mut grads::Gradients,
+    dy: FloatTensor<B>,
+    operands: [FloatTensor<B>; 2],
+    nodes: [Option<NodeId>; 2],
+) {
+    register_products::<B>(grads, ProductKind::new(Layout::NN), dy, operands, nodes);
+}
+
+/// [`Concrete::register_products`] on a device of CubeCL, which has kernels if it is CUDA's.
+#[cfg(feature = "cuda")]
+fn register_cube_products(
+    grads: &mut grads::Gradients,
+    dy: FloatTensor<Cube>,
+    operands: [FloatTensor<Cube>; 2],
+    nodes: [Option<NodeId>; 2],
+) {
+    match dy.device() {
+        cubecl::Device::Cuda(_) => register_fused_products::<Cube>(grads, dy, operands, nodes),
+        _ => register_plain_products::<Cube>(grads, dy, operands, nodes),
+    }
+}
+
 /// [`Concrete::register_products`] by plain operations.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 fn register_plain_products<B: Backend>(
@@ -257,7 +281,7 @@ fn register_plain_products<B: Backend>(
 }
 
 macro_rules! concrete {
-    ($Backend:ident, $register_products:expr) => {
+    ($Backend:ident, $register_products:path) => {
         impl Concrete for $Backend {
             fn autodiff(tensor: DispatchTensor) -> FloatTensor<Autodiff<Self>> {
                 match tensor.kind {
@@ -295,17 +319,9 @@ macro_rules! concrete {
     };
 }
 
-concrete!(Flex, |grads, dy, operands, nodes| {
-    register_products::<Flex>(grads, ProductKind::new(Layout::NN), dy, operands, nodes);
-});
+concrete!(Flex, register_fused_products::<Flex>);
 #[cfg(feature = "cuda")]
-concrete!(Cube, |grads, dy: FloatTensor<Cube>, operands, nodes| {
-    if matches!(dy.device(), cubecl::Device::Cuda(_)) {
-        register_products::<Cube>(grads, ProductKind::new(Layout::NN), dy, operands, nodes);
-    } else {
-        register_plain_products::<Cube>(grads, dy, operands, nodes);
-    }
-});
+concrete!(Cube, register_cube_products);
 #[cfg(all(feature = "wgpu", not(feature = "cuda")))]
 concrete!(Cube, register_plain_products::<Cube>);
 

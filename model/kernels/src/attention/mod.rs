@@ -88,8 +88,7 @@ impl AttentionMask {
     }
 }
 
-/// Returns whether [`attention`] has a kernel for this dtype and head dimension on `device`, as it has on every CPU, and on
-/// no device without [kernels](crate::has_kernels). Otherwise
+/// Returns whether [`attention`] has a kernel for this dtype and head dimension on `device`, as it has on every CPU. Otherwise
 /// it runs its reference, whose products and softmax come from the backend and are autotuned on a GPU.
 pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> bool {
     if runs_plain(device) {

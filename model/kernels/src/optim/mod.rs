@@ -71,8 +71,7 @@ impl AdamWState {
 }
 
 /// Returns whether a step overwrites the buffers of its state, so that views of the weights taken once show every later
-/// step. On the CPU, without
-/// [kernels](crate::has_kernels) and with reference operators, a step makes new tensors.
+/// step. On the CPU, on a device without [kernels](crate::has_kernels), and with reference operators, a step makes new tensors.
 pub fn is_updated_in_place(device: &Device) -> bool {
     has_kernels(device) && !is_cpu(device) && !reference_operators()
 }

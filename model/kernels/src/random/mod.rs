@@ -30,7 +30,7 @@ use crate::settings::has_kernels;
 pub fn random_words(n: usize, stream: &DropoutStream) -> Tensor<2, Int> {
     assert!((1..=1 << 29).contains(&n), "random words for {n} elements");
     let (site, state) = stream.take_for_numbers();
-    let words = Tensor::from_dispatch(Dispatch::random_words(state.clone().into_dispatch(), site, n));
+    let words = Tensor::<2, Int>::from_dispatch(Dispatch::random_words(state.clone().into_dispatch(), site, n));
     match stream.device() {
         device if has_kernels(&device) => words,
         device => Tensor::from_data(words.into_data(), (&device, DType::I32)),
