@@ -66,7 +66,7 @@ pub enum DeviceError {
     },
     /// wgpu finds fewer devices.
     #[error(
-        "there is no {wanted}: wgpu finds {found} device(s) through Vulkan, Metal or DirectX 12, counted from 0; \
+        "{wanted} does not exist: wgpu finds {found} device(s) through Vulkan, Metal or DirectX 12, counted from 0; \
          install the Vulkan loader and a driver (on Debian `libvulkan1` and `mesa-vulkan-drivers`), or use `--device cpu`"
     )]
     NoSuchWgpu {
