@@ -16,7 +16,8 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 use kiln_kernels::{
-    Branch, CustomGradients, DropoutStream, LeafGradient, Retained, Settings, gradients_behind, with_gradient,
+    Branch, CustomGradients, DropoutStream, LeafGradient, Retained, Settings, gradients_behind, has_custom_gradients,
+    with_gradient,
 };
 
 use crate::checkpointing::ActivationCheckpointing;
@@ -56,7 +57,8 @@ pub(crate) fn run<L: Layer>(
     stream: Option<&DropoutStream>,
     checkpointing: ActivationCheckpointing,
 ) -> Tensor<2> {
-    let has_graph = x.is_autodiff() && !layers.is_empty() && !Settings::current().reference_operators;
+    let can_run_again = !Settings::current().reference_operators && has_custom_gradients(&x.device());
+    let has_graph = x.is_autodiff() && !layers.is_empty() && can_run_again;
     if !has_graph || checkpointing == ActivationCheckpointing::Off {
         let x = ResidualStream::new(x);
         return layers.iter().fold(x, |x, layer| layer.pass(layer.enter(x, stream), input, stream)).end(norm, stream);

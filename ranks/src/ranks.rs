@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use kiln_data::Rank;
 use kiln_kernels::collective::{CollectiveTime, Communicator, UniqueId};
+use kiln_kernels::has_kernels;
 use kiln_kernels::optim::overwrite;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -45,12 +46,14 @@ impl Ranks {
         Self::default()
     }
 
-    /// Joins the other ranks' devices: GPUs by NCCL, CPUs and GPUs that ranks share (see [`share_gpus`]) by `link`.
+    /// Joins the other ranks' devices: CUDA devices by NCCL; by `link` CPUs, GPUs that ranks share (see [`share_gpus`]), and devices
+    /// without kernels.
     ///
     /// # Errors
     /// If NCCL cannot be loaded or the GPUs cannot reach each other, or if another rank has failed.
     pub fn over(link: Link, device: &Device) -> Result<Self> {
-        let nccl = if is_cpu(device) || share_gpus() { None } else { Some(join(&link, device)?) };
+        let nccl =
+            if is_cpu(device) || !has_kernels(device) || share_gpus() { None } else { Some(join(&link, device)?) };
         Ok(Self(Some(Arc::new(Members { link, nccl }))))
     }
 

@@ -98,7 +98,7 @@ impl ConfigArgs {
 /// The device to compute on.
 #[derive(Debug, Clone, Args)]
 pub(super) struct DeviceArgs {
-    /// cpu, cuda, cuda:1 (the second GPU) or auto
+    /// cpu, cuda, cuda:1 (the second GPU), wgpu (through Vulkan or Metal, slower) or auto
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: DeviceChoice,
 }

@@ -28,6 +28,7 @@ mod mixtures;
 mod new_vocabulary;
 mod nllb;
 mod opus_mt;
+mod other_devices;
 mod own_head;
 mod own_translators;
 mod perfetto;

@@ -6,20 +6,21 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 use burn::backend::Cube;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{
     Backend, BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, TensorMetadata,
 };
-use burn::tensor::{Gradients, Shape, Tensor};
+use burn::tensor::{Device, Gradients, Shape, Tensor};
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::NoCheckpointing;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
-use burn_autodiff::{Autodiff, grads};
+use burn_autodiff::{Autodiff, NodeId, grads};
 use burn_flex::Flex;
 
 use crate::linear::{Layout, LinearOps, ProductKind, register_products};
+use crate::settings::is_cpu;
 
 /// The gradient of a leaf of a graph, such as a parameter.
 #[derive(Debug)]
@@ -45,6 +46,19 @@ pub struct CustomGradients<const N: usize> {
     pub leaves: Vec<LeafGradient>,
 }
 
+#[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+const OTHER_BACKEND: &str =
+    "this build of kiln-kernels has custom gradients on the CPU only; build it with its feature `cuda` or `wgpu`";
+
+/// Returns whether [`with_gradient`] serves `device`: the CPU, and with the feature `cuda` or `wgpu` every device of CubeCL.
+pub fn has_custom_gradients(device: &Device) -> bool {
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    if matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Cube(_)) {
+        return true;
+    }
+    is_cpu(device)
+}
+
 /// Returns `value` as a function of `inputs`. Backward calls `backward` once with the gradient of the result, and adds what it returns
 /// to the gradients of the inputs and of other leaves.
 ///
@@ -57,7 +71,7 @@ pub struct CustomGradients<const N: usize> {
 /// - `value`: any, without autodiff; result the same
 ///
 /// # Panics
-/// If an input is not on an autodiff device, or `value` is.
+/// If an input is not on an autodiff device, or `value` is, or [`has_custom_gradients`] returns false.
 pub fn with_gradient<const N: usize>(
     value: Tensor<2>,
     inputs: [Tensor<2>; N],
@@ -71,10 +85,10 @@ pub fn with_gradient<const N: usize>(
     let value = value.into_dispatch();
     let result = match is_flex {
         true => deferred.node::<Flex>(value, inputs, context),
-        #[cfg(feature = "cuda")]
+        #[cfg(any(feature = "cuda", feature = "wgpu"))]
         false => deferred.node::<Cube>(value, inputs, context),
-        #[cfg(not(feature = "cuda"))]
-        false => unreachable!("the CPU is the only backend"),
+        #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+        false => panic!("{OTHER_BACKEND}"),
     };
     Tensor::from_dispatch(result)
 }
@@ -87,7 +101,7 @@ pub fn with_gradient<const N: usize>(
 /// - product: `x` `[M, K]`, `weight` `[K, N]`, gradient `[M, N]`
 ///
 /// # Panics
-/// If nothing requires a gradient.
+/// If nothing requires a gradient, or [`has_custom_gradients`] returns false.
 pub fn gradients_behind(y: Tensor<2>, dy: Tensor<2>, product: Option<([Tensor<2>; 2], Tensor<2>)>) -> Gradients {
     let y = y.into_dispatch();
     let (context, is_flex) = (y.autodiff, is_flex(&y));
@@ -95,10 +109,10 @@ pub fn gradients_behind(y: Tensor<2>, dy: Tensor<2>, product: Option<([Tensor<2>
     let product = product.map(|(operands, gradient)| (operands.map(Tensor::into_dispatch), gradient.into_dispatch()));
     let root = match is_flex {
         true => root::<Flex>(y, dy, product, context),
-        #[cfg(feature = "cuda")]
+        #[cfg(any(feature = "cuda", feature = "wgpu"))]
         false => root::<Cube>(y, dy, product, context),
-        #[cfg(not(feature = "cuda"))]
-        false => unreachable!("the CPU is the only backend"),
+        #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+        false => panic!("{OTHER_BACKEND}"),
     };
     Tensor::<1>::from_dispatch(root).backward()
 }
@@ -182,8 +196,7 @@ fn root<B: Concrete>(
     let product = product.map(|(operands, gradient)| (operands.map(|operand| operand.into_primitive()), gradient));
 
     let value = B::float_zeros(Shape::new([1]), &dy.device(), dy.dtype().into());
-    let root = Root { kind: ProductKind::new(Layout::NN) };
-    let root = match Backward::<B, 3>::prepare::<NoCheckpointing>(root, nodes).compute_bound().stateful() {
+    let root = match Backward::<B, 3>::prepare::<NoCheckpointing>(Root, nodes).compute_bound().stateful() {
         OpsKind::Tracked(prep) => prep.finish((dy, product), value),
         OpsKind::UnTracked(prep) => prep.finish(value),
     };
@@ -191,10 +204,7 @@ fn root<B: Concrete>(
 }
 
 #[derive(Debug)]
-struct Root {
-    /// Of the product that is differentiated.
-    kind: ProductKind,
-}
+struct Root;
 
 impl<B: Concrete> Backward<B, 3> for Root {
     type State = (FloatTensor<B>, Product<FloatTensor<B>>);
@@ -206,13 +216,13 @@ impl<B: Concrete> Backward<B, 3> for Root {
             grads.register::<B>(y, dy);
         }
         if let Some((operands, gradient)) = product {
-            register_products::<B>(grads, self.kind, gradient, operands, [x, weight]);
+            B::register_products(grads, gradient, operands, [x, weight]);
         }
     }
 }
 
 /// A backend that runs operators, and its tensors among those that are dispatched at run time.
-trait Concrete: Backend + LinearOps {
+trait Concrete: Backend {
     /// Returns the tensor with its node.
     fn autodiff(tensor: DispatchTensor) -> FloatTensor<Autodiff<Self>>;
 
@@ -220,10 +230,58 @@ trait Concrete: Backend + LinearOps {
     fn plain(tensor: DispatchTensor) -> FloatTensor<Self>;
 
     fn dispatch(tensor: BackendTensor<Self>, context: DispatchAutodiffContext) -> DispatchTensor;
+
+    /// Registers the gradients of both operands of a product, given the gradient `dy` of its result.
+    fn register_products(
+        grads: &mut grads::Gradients,
+        dy: FloatTensor<Self>,
+        operands: [FloatTensor<Self>; 2],
+        nodes: [Option<NodeId>; 2],
+    );
+}
+
+/// [`Concrete::register_products`] by kernels.
+fn register_fused_products<B: Backend + LinearOps>(
+    grads: &mut grads::Gradients,
+    dy: FloatTensor<B>,
+    operands: [FloatTensor<B>; 2],
+    nodes: [Option<NodeId>; 2],
+) {
+    register_products::<B>(grads, ProductKind::new(Layout::NN), dy, operands, nodes);
+}
+
+/// [`Concrete::register_products`] on a device of CubeCL, which has kernels if it is CUDA's.
+#[cfg(feature = "cuda")]
+fn register_cube_products(
+    grads: &mut grads::Gradients,
+    dy: FloatTensor<Cube>,
+    operands: [FloatTensor<Cube>; 2],
+    nodes: [Option<NodeId>; 2],
+) {
+    match dy.device() {
+        cubecl::Device::Cuda(_) => register_fused_products::<Cube>(grads, dy, operands, nodes),
+        _ => register_plain_products::<Cube>(grads, dy, operands, nodes),
+    }
+}
+
+/// [`Concrete::register_products`] by plain operations.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn register_plain_products<B: Backend>(
+    grads: &mut grads::Gradients,
+    dy: FloatTensor<B>,
+    [x, weight]: [FloatTensor<B>; 2],
+    [of_x, of_weight]: [Option<NodeId>; 2],
+) {
+    if let Some(node) = of_x {
+        grads.register::<B>(node, B::float_matmul(dy.clone(), B::float_transpose(weight)));
+    }
+    if let Some(node) = of_weight {
+        grads.register::<B>(node, B::float_matmul(B::float_transpose(x), dy));
+    }
 }
 
 macro_rules! concrete {
-    ($Backend:ident) => {
+    ($Backend:ident, $register_products:path) => {
         impl Concrete for $Backend {
             fn autodiff(tensor: DispatchTensor) -> FloatTensor<Autodiff<Self>> {
                 match tensor.kind {
@@ -248,13 +306,24 @@ macro_rules! concrete {
                 let kind = if is_autodiff { DispatchTensorKind::Autodiff(Box::new(kind)) } else { kind };
                 DispatchTensor { kind, autodiff: context }
             }
+
+            fn register_products(
+                grads: &mut grads::Gradients,
+                dy: FloatTensor<Self>,
+                operands: [FloatTensor<Self>; 2],
+                nodes: [Option<NodeId>; 2],
+            ) {
+                $register_products(grads, dy, operands, nodes);
+            }
         }
     };
 }
 
-concrete!(Flex);
+concrete!(Flex, register_fused_products::<Flex>);
 #[cfg(feature = "cuda")]
-concrete!(Cube);
+concrete!(Cube, register_cube_products);
+#[cfg(all(feature = "wgpu", not(feature = "cuda")))]
+concrete!(Cube, register_plain_products::<Cube>);
 
 #[cfg(test)]
 mod tests {

@@ -16,8 +16,8 @@
 //! | layer | modules |
 //! |---|---|
 //! | 0 | `kernel_set` kernels for GPUs of several generations · `device_queue` the queue of a GPU · `ranges` |
-//! | 1 | `calls` · `laps` · `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `maybe` · `retained` · `readback` reading without waiting |
-//! | 2 | `capture` · `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `step_attention` attention of decoding · `swiglu` · `optim` |
+//! | 1 | `calls` · `laps` · `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `maybe` · `retained` |
+//! | 2 | `readback` reading without waiting · `capture` · `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `step_attention` attention of decoding · `swiglu` · `optim` |
 //! | 3 | `activation` · `random` · `collective` |
 //! | 4 | `reduce` sums of columns |
 //! | 5 | `linear` |
@@ -60,6 +60,8 @@ mod linear_cross_entropy;
 mod maybe;
 mod norm;
 pub mod optim;
+#[cfg(test)]
+mod other_backends;
 mod random;
 pub mod ranges;
 mod readback;
@@ -78,7 +80,7 @@ pub use attention::{
     AttentionConfig, AttentionMask, Projected, attention, attention_is_fused, relative_attention_is_fused,
 };
 pub use cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
-pub use custom_gradient::{CustomGradients, LeafGradient, gradients_behind, with_gradient};
+pub use custom_gradient::{CustomGradients, LeafGradient, gradients_behind, has_custom_gradients, with_gradient};
 pub use dropout::{DropoutStream, dropout};
 pub use embedding::{embed, embedding};
 pub use head_norm::norm_heads;
@@ -96,7 +98,7 @@ pub use readback::Readback;
 pub use retained::Retained;
 pub use rotary::{RotaryScaling, RotaryWavelengths, rotary};
 pub use row::{row_argmax, row_sums};
-pub use settings::{Settings, SettingsGuard};
+pub use settings::{Settings, SettingsGuard, has_kernels};
 pub use step_attention::{StepAttentionConfig, step_attention, step_attention_is_fused};
 pub use swiglu::{geglu, swiglu};
 

@@ -10,6 +10,8 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
+use burn::tensor::Device;
+
 use crate::kernel_set::F32Products;
 
 thread_local! {
@@ -81,9 +83,39 @@ impl Drop for SettingsGuard {
     }
 }
 
+/// Returns whether Kiln has kernels for `device`: for the CPU through Burn's backend `flex`, and for CUDA devices. On devices of
+/// other backends, every operator computes by plain Burn operations, as with [`Settings::reference_operators`].
+pub fn has_kernels(device: &Device) -> bool {
+    is_cpu(device) || is_cuda(device)
+}
+
+/// Returns whether `device` is the CPU through `flex`.
+pub(crate) fn is_cpu(device: &Device) -> bool {
+    device.clone().inner() == Device::flex()
+}
+
+/// Returns whether `device` belongs to CUDA's backend.
+pub(crate) fn is_cuda(device: &Device) -> bool {
+    #[cfg(feature = "cuda")]
+    return matches!(
+        device.clone().inner().as_dispatch(),
+        burn::backend::DispatchDevice::Cube(cubecl::Device::Cuda(_))
+    );
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = device;
+        false
+    }
+}
+
 /// Returns whether operators called on this thread run their references.
 pub(crate) fn reference_operators() -> bool {
     Settings::current().reference_operators
+}
+
+/// Returns whether operators on `device` called on this thread compute by plain Burn operations.
+pub(crate) fn runs_plain(device: &Device) -> bool {
+    reference_operators() || !has_kernels(device)
 }
 
 #[cfg(test)]

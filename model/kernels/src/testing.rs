@@ -15,7 +15,7 @@ thread_local! {
     static ALONE: RwLockWriteGuard<'static, ()> = CUDA_DEVICE.write().unwrap_or_else(PoisonError::into_inner);
 }
 
-/// Returns the CPU, and the first CUDA device if this build and this machine have one.
+/// Returns the devices that have kernels: the CPU, and the first CUDA device if this build and this machine have one.
 pub(crate) fn devices() -> Vec<(&'static str, Device)> {
     let mut devices = vec![("cpu", Device::flex())];
     match cuda() {
@@ -41,6 +41,17 @@ pub(crate) fn cuda_alone() -> Result<Device, &'static str> {
     #[cfg(feature = "cuda")]
     ALONE.with(|_| ());
     Ok(device)
+}
+
+/// Returns the first device of wgpu, which has no kernels, or the reason for its absence.
+pub(crate) fn wgpu() -> Result<Device, &'static str> {
+    #[cfg(feature = "wgpu")]
+    return Device::enumerate(burn::tensor::DeviceType::Wgpu)
+        .into_iter()
+        .next()
+        .ok_or("this machine has no device of Vulkan, Metal or DirectX 12");
+    #[cfg(not(feature = "wgpu"))]
+    Err("built without the feature `wgpu`")
 }
 
 fn find_cuda() -> Result<Device, &'static str> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
-    /// bf16 on CUDA, f32 on the CPU.
+    /// bf16 on CUDA, f32 on the CPU and on other backends.
     Auto,
     /// 32-bit floats.
     F32,

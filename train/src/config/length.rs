@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::config::{Base, ConfigError, Machine, Preset, Resolved, Sources, resolve};
 
-    const CPU: Machine = Machine { is_cpu: true, memory_bytes: Some(16 << 30) };
+    const CPU: Machine = Machine { is_cpu: true, has_kernels: true, memory_bytes: Some(16 << 30) };
 
     fn resolved(file: &Path, preset: Option<&str>, set: &[&str]) -> Result<Resolved, ConfigError> {
         let train = format!("data.train={}", file.display());

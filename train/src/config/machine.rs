@@ -13,6 +13,8 @@ use crate::units::gib;
 pub struct Machine {
     /// Whether the CPU computes.
     pub is_cpu: bool,
+    /// Whether Kiln has kernels for the device, see [`kiln_kernels::has_kernels`].
+    pub has_kernels: bool,
     /// Memory of the device; `None` if it is not known.
     pub memory_bytes: Option<u64>,
 }
@@ -63,8 +65,8 @@ mod tests {
     use super::*;
     use crate::config::presets;
 
-    const CPU: Machine = Machine { is_cpu: true, memory_bytes: Some(16 << 30) };
-    const GPU: Machine = Machine { is_cpu: false, memory_bytes: Some(80 << 30) };
+    const CPU: Machine = Machine { is_cpu: true, has_kernels: true, memory_bytes: Some(16 << 30) };
+    const GPU: Machine = Machine { is_cpu: false, has_kernels: true, memory_bytes: Some(80 << 30) };
 
     #[test]
     fn a_model_that_cannot_fit_is_named_by_the_key_that_was_set() {

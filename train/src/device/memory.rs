@@ -4,6 +4,7 @@ use std::fs;
 
 use burn::tensor::Device;
 use kiln_kernels::calls::bytes_in_use;
+use kiln_kernels::has_kernels;
 
 use super::is_cpu;
 use crate::config::Machine;
@@ -73,7 +74,7 @@ fn host_memory_in(status: &str) -> Option<HostMemory> {
 
 /// Returns what a configuration has to know about the machine of `device`.
 pub fn machine_of(device: &Device) -> Machine {
-    Machine { is_cpu: is_cpu(device), memory_bytes: memory_bytes(device) }
+    Machine { is_cpu: is_cpu(device), has_kernels: has_kernels(device), memory_bytes: memory_bytes(device) }
 }
 
 /// Returns the memory that `device` computes in: the GPU's, or the machine's. A limit of the process's control group counts.

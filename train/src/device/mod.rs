@@ -12,6 +12,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use burn::tensor::Device;
+use kiln_kernels::has_kernels;
 use thiserror::Error;
 
 pub use kernels::{KERNEL_FILE, KERNEL_FILE_VARIABLE, kernel_folder, take_kernel_notes};
@@ -31,17 +32,20 @@ pub enum DeviceChoice {
     Cpu,
     /// The NVIDIA GPU with this index, in the numbering of `nvidia-smi` and `CUDA_VISIBLE_DEVICES`.
     Cuda(usize),
+    /// The device with this index among those that wgpu finds through Vulkan, Metal or DirectX 12. Kiln has no kernels for it.
+    Wgpu(usize),
 }
 
 /// Why a device cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DeviceError {
     /// The text is not a device.
-    #[error("unknown device {0:?}; use `cpu`, `cuda`, `cuda:1` (the second GPU) or `auto`")]
+    #[error("unknown device {0:?}; use `cpu`, `cuda`, `cuda:1` (the second GPU), `wgpu`, `wgpu:1` or `auto`")]
     Unknown(String),
-    /// The binary was built without the `cuda` feature.
+    /// The binary was built without the feature of the device.
     #[error(
-        "this build has no GPU support, so it cannot use {0}; rebuild with `cargo build --release --features cuda`, or use `--device cpu`"
+        "this build does not support {0}; rebuild with `cargo build --release --features {feature}`, or use `--device cpu`",
+        feature = feature(*.0)
     )]
     NotBuilt(DeviceChoice),
     /// There is no driver, or no visible GPU.
@@ -60,6 +64,22 @@ pub enum DeviceError {
         /// Number of GPUs on this machine.
         found: usize,
     },
+    /// wgpu finds fewer devices.
+    #[error(
+        "{wanted} does not exist: wgpu finds {found} device(s) through Vulkan, Metal or DirectX 12, counted from 0; \
+         install the Vulkan loader and a driver (on Debian `libvulkan1` and `mesa-vulkan-drivers`), or use `--device cpu`"
+    )]
+    NoSuchWgpu {
+        /// The requested device.
+        wanted: DeviceChoice,
+        /// Number of devices.
+        found: usize,
+    },
+}
+
+/// The feature that a build needs for a device.
+fn feature(choice: DeviceChoice) -> &'static str {
+    if matches!(choice, DeviceChoice::Wgpu(_)) { "wgpu" } else { "cuda" }
 }
 
 impl FromStr for DeviceChoice {
@@ -71,9 +91,15 @@ impl FromStr for DeviceChoice {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
             "cuda" | "gpu" => Ok(Self::Cuda(0)),
+            "wgpu" => Ok(Self::Wgpu(0)),
             other => {
-                let index = other.strip_prefix("cuda:").ok_or_else(unknown)?;
-                index.parse().map(Self::Cuda).map_err(|_| unknown())
+                let (backend, index) = other.split_once(':').ok_or_else(unknown)?;
+                let index = index.parse().map_err(|_| unknown())?;
+                match backend {
+                    "cuda" => Ok(Self::Cuda(index)),
+                    "wgpu" => Ok(Self::Wgpu(index)),
+                    _ => Err(unknown()),
+                }
             }
         }
     }
@@ -85,6 +111,7 @@ impl fmt::Display for DeviceChoice {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
             Self::Cuda(index) => write!(f, "cuda:{index}"),
+            Self::Wgpu(index) => write!(f, "wgpu:{index}"),
         }
     }
 }
@@ -98,6 +125,7 @@ impl DeviceChoice {
         match self {
             Self::Cpu => Ok(Device::flex()),
             Self::Cuda(index) => open_cuda(self, index),
+            Self::Wgpu(index) => open_wgpu(self, index),
             Self::Auto => Ok(open_cuda(self, 0).unwrap_or_else(|_| Device::flex())),
         }
     }
@@ -133,6 +161,18 @@ fn open_cuda(wanted: DeviceChoice, _index: usize) -> Result<Device, DeviceError>
     Err(DeviceError::NotBuilt(wanted))
 }
 
+#[cfg(feature = "wgpu")]
+fn open_wgpu(wanted: DeviceChoice, index: usize) -> Result<Device, DeviceError> {
+    let devices = Device::enumerate(burn::tensor::DeviceType::Wgpu).into_vec();
+    let found = devices.len();
+    devices.into_iter().nth(index).ok_or(DeviceError::NoSuchWgpu { wanted, found })
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn open_wgpu(wanted: DeviceChoice, _index: usize) -> Result<Device, DeviceError> {
+    Err(DeviceError::NotBuilt(wanted))
+}
+
 /// Whether `device` is the CPU backend, which computes synchronously: reading a tensor does not wait.
 pub fn is_cpu(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
@@ -144,11 +184,21 @@ pub fn device_name(device: &Device) -> String {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         return format!("CPU ({threads} threads)");
     }
-    #[cfg(feature = "cuda")]
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
     if let Some(identity) = device.clone().inner().identity() {
         return identity.name;
     }
     format!("{device:?}")
+}
+
+/// Says that Kiln has no kernels for `device`, if so.
+pub fn plain_hint(device: &Device) -> Option<String> {
+    (!has_kernels(device)).then(|| {
+        format!(
+            "Kiln has no kernels for {}: plain Burn operations compute everything in f32, more slowly (docs/backends.md)",
+            device_name(device)
+        )
+    })
 }
 
 /// Explains how to use the machine's NVIDIA GPU, if this build does not support GPUs.
@@ -170,12 +220,14 @@ mod tests {
             ("cpu", DeviceChoice::Cpu),
             ("CUDA", DeviceChoice::Cuda(0)),
             ("cuda:3", DeviceChoice::Cuda(3)),
+            ("wgpu", DeviceChoice::Wgpu(0)),
+            ("WGPU:1", DeviceChoice::Wgpu(1)),
             ("auto", DeviceChoice::Auto),
         ] {
             assert_eq!(text.parse(), Ok(choice));
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
-        for text in ["", "tpu", "cuda:", "cuda:-1", "cuda:x", "cuda:1x"] {
+        for text in ["", "tpu", "cuda:", "cuda:-1", "cuda:x", "cuda:1x", "wgpu:", "metal:0"] {
             let error = text.parse::<DeviceChoice>().expect_err(text).to_string();
             assert!(error.contains("use `cpu`"), "{error}");
         }
@@ -186,6 +238,14 @@ mod tests {
         let error = DeviceChoice::Cuda(4096).open().expect_err("nobody has 4097 GPUs").to_string();
         assert!(error.contains("cuda:4096"), "{error}");
         assert!(error.contains("--device cpu") || error.contains("nvidia-smi"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_device_of_wgpu_is_an_error_with_a_remedy() {
+        let error = DeviceChoice::Wgpu(4096).open().expect_err("nobody has 4097 devices").to_string();
+        assert!(error.contains("wgpu:4096") && error.contains("--device cpu"), "{error}");
+        let remedy = if cfg!(feature = "wgpu") { "mesa-vulkan-drivers" } else { "--features wgpu" };
+        assert!(error.contains(remedy), "{error}");
     }
 
     #[test]

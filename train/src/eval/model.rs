@@ -3,6 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use kiln_data::{Rank, Shape};
+use kiln_kernels::has_kernels;
 use kiln_model::flops::{TrainSetting, attention_has_kernel, train_bytes, train_flops_per_batch};
 use kiln_model::{
     ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, Positions, PreferenceSums, RowSums, Transformer,
@@ -200,6 +201,13 @@ impl Model for Transformer {
         let (config, head_dim) = (self.config(), self.config().head_dim());
         if is_cpu(device) || attention_has_kernel(config, device, dtype.into()) {
             return Ok(());
+        }
+        if !has_kernels(device) {
+            return Err(format!(
+                "Kiln has no kernels for {}, and Burn's may differ from run to run; set train.deterministic = false, or train on a CPU \
+                 or a CUDA device",
+                device_name(device)
+            ));
         }
         if config.positions == Positions::Relative {
             return Err(format!(

@@ -23,7 +23,7 @@ use crate::dropout::DropoutStream;
 use crate::kernel_set::F32Products;
 use crate::maybe::{Maybe, MaybeInts};
 use crate::retained;
-use crate::settings::reference_operators;
+use crate::settings::runs_plain;
 
 /// Queries, keys and values as the input projections wrote them.
 #[derive(Debug, Clone)]
@@ -91,7 +91,7 @@ impl AttentionMask {
 /// Returns whether [`attention`] has a kernel for this dtype and head dimension on `device`, as it has on every CPU. Otherwise
 /// it runs its reference, whose products and softmax come from the backend and are autotuned on a GPU.
 pub fn attention_is_fused(device: &Device, dtype: DType, head_dim: usize) -> bool {
-    if reference_operators() {
+    if runs_plain(device) {
         return false;
     }
     if device.clone().inner() == Device::flex() {

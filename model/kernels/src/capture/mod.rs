@@ -16,6 +16,7 @@
 #[cfg(feature = "cuda")]
 mod kernel;
 mod ops;
+mod reference;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,8 @@ use std::thread::{self, ThreadId};
 use burn::backend::{Backend, BackendTypes, Dispatch};
 use burn::tensor::{DType, Device, Int, Tensor};
 use ops::OverwriteOps;
+
+use crate::settings::{has_kernels, is_cuda};
 
 /// Runs of the work before it is recorded. The first settles the kernels of the backend's fusion; a later one frees the
 /// memory that the recording needs.
@@ -77,7 +80,7 @@ impl CaptureError {
 
 /// Returns whether `device` supports recordings.
 pub fn can_capture(device: &Device) -> bool {
-    device.clone().inner() != Device::flex()
+    is_cuda(device)
 }
 
 /// Held by whoever records, and by whoever must not work meanwhile.
@@ -109,7 +112,7 @@ pub fn capture<T, R>(
     mut inspect: impl FnMut(&T) -> R,
 ) -> Result<(Captured<T>, [R; 2]), CaptureError> {
     if !can_capture(device) {
-        return Err(CaptureError::new("the CPU backend has no graphs"));
+        return Err(CaptureError::new("only CUDA devices have graphs: the CPU and other backends compute eagerly"));
     }
     let _alone = lock();
     let device = device.clone().inner();
@@ -168,6 +171,9 @@ impl<T> Captured<T> {
 pub fn overwrite<const D: usize>(target: Tensor<D, Int>, source: Tensor<D, Int>) -> Tensor<D, Int> {
     assert_eq!(target.dims(), source.dims(), "new contents of another shape");
     assert_eq!(target.dtype(), source.dtype(), "new contents of another dtype");
+    if !has_kernels(&target.device()) {
+        return source;
+    }
     Tensor::from_dispatch(Dispatch::overwrite(target.into_dispatch(), source.into_dispatch()))
 }
 
@@ -178,6 +184,9 @@ pub fn overwrite<const D: usize>(target: Tensor<D, Int>, source: Tensor<D, Int>)
 pub fn overwrite_floats<const D: usize>(target: Tensor<D>, source: Tensor<D>) -> Tensor<D> {
     assert_eq!(target.dims(), source.dims(), "new contents of another shape");
     assert_eq!(target.dtype(), source.dtype(), "new contents of another dtype");
+    if !has_kernels(&target.device()) {
+        return source;
+    }
     Tensor::from_dispatch(Dispatch::overwrite_floats(target.into_dispatch(), source.into_dispatch()))
 }
 
@@ -198,6 +207,9 @@ pub fn overwrite_rows(target: Tensor<3>, rows: Tensor<2>, at: Tensor<1, Int>) ->
         ([b, width], [b], dtype),
         "rows for [{b}, S, {width}], {dtype:?}"
     );
+    if !has_kernels(&target.device()) {
+        return reference::overwrite_rows(target, rows, at);
+    }
     let at = at.cast(DType::I32).into_dispatch();
     Tensor::from_dispatch(Dispatch::overwrite_rows(target.into_dispatch(), rows.into_dispatch(), at))
 }

@@ -16,7 +16,7 @@ pub(crate) use gpu::tests::offline_kernels;
 pub(crate) use ops::CrossEntropyOps;
 
 use crate::row::row_sums;
-use crate::settings::reference_operators;
+use crate::settings::runs_plain;
 
 /// How the loss is computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,7 +52,7 @@ pub struct CrossEntropy {
 pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEntropyConfig) -> CrossEntropy {
     let ([rows, _], [n_labels]) = (logits.dims(), labels.dims());
     assert_eq!(rows, n_labels, "{rows} rows of logits, but {n_labels} labels");
-    if reference_operators() {
+    if runs_plain(&logits.device()) {
         return reference::cross_entropy(logits, labels, config);
     }
 
@@ -70,7 +70,7 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEn
 /// Returns each row's negative log-likelihood of its label, `[M]`, f32; 0 where the label is `ignored`. See [`cross_entropy`].
 pub(crate) fn cross_entropy_of_rows(logits: Tensor<2>, labels: Tensor<1, Int>, ignored: i64) -> Tensor<1> {
     let [rows, _] = logits.dims();
-    if reference_operators() {
+    if runs_plain(&logits.device()) {
         return reference::cross_entropy_of_rows(logits, labels, ignored);
     }
     let ignored = i32::try_from(ignored).expect("an ignored label of 32 bits");

@@ -2,6 +2,7 @@
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, ExtensionType};
+use burn::tensor::{DType, Device, Tensor};
 #[cfg(feature = "cuda")]
 use burn_cubecl::{CubeBackend, kernel::into_contiguous, tensor::CubeTensor};
 
@@ -9,8 +10,10 @@ use super::DropoutStream;
 use super::ops::DropoutOps;
 #[cfg(feature = "cuda")]
 use super::threshold_16;
+use crate::settings::has_kernels;
 
-/// Selects the dropped elements: the counter of [`DropoutStream`], site and probability.
+/// Selects the dropped elements: the counter of [`DropoutStream`], site and probability. The counter of a device without kernels
+/// lies on the CPU.
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cuda"))]
 pub(crate) enum Mask<B: Backend> {
@@ -24,8 +27,24 @@ impl Mask<Dispatch> {
         let Some((p, stream)) = dropout else { return Mask::None };
         assert!((0.0..1.0).contains(&p), "a dropout probability of {p}");
         assert!(n <= 1 << 34, "too many elements for one random stream");
-        let (site, state) = stream.take();
+        let (site, state) = stream.take_for_numbers();
         if p > 0.0 { Mask::Some { state: state.clone().into_dispatch(), site, p: p as f32 } } else { Mask::None }
+    }
+
+    /// Drops elements of `x`. Without kernels the CPU makes the mask, so that it is the same.
+    pub(crate) fn drop_out(self, x: Tensor<2>) -> Tensor<2> {
+        if has_kernels(&x.device()) {
+            return Tensor::from_dispatch(self.apply(x.into_dispatch()));
+        }
+        if matches!(self, Mask::None) {
+            return x;
+        }
+        let (dims, dtype, device) = (x.dims(), x.dtype(), x.device().inner());
+        let ones = Tensor::<2>::ones(dims, (&Device::flex(), DType::F32));
+        let kept = Tensor::<2>::from_dispatch(self.apply(ones.into_dispatch())).into_data();
+        let kept = Tensor::<2>::from_data(kept, (&device, DType::F32));
+        let kept = if x.is_autodiff() { Tensor::from_inner(kept) } else { kept };
+        (x.cast(DType::F32) * kept).cast(dtype)
     }
 }
 

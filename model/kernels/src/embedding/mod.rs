@@ -16,7 +16,7 @@ use ops::{EmbeddingOps, Lookup};
 
 use crate::dropout::{DropoutStream, Mask};
 use crate::maybe::Maybe;
-use crate::settings::reference_operators;
+use crate::settings::runs_plain;
 
 /// Returns rows of a table: [`embed`] without scale, positions and dropout.
 ///
@@ -62,7 +62,7 @@ pub fn embed(
         length = t;
     }
 
-    if reference_operators() {
+    if runs_plain(&table.device()) {
         return reference::embed(ids, table, scale, positions, mask);
     }
 

@@ -23,7 +23,7 @@ pub(crate) fn embed(
             (x.reshape([m / t, t, d]) + positions.cast(DType::F32).reshape([1, t, d])).reshape([m, d])
         }
     };
-    Tensor::<2>::from_dispatch(mask.apply(x.into_dispatch())).cast(dtype)
+    mask.drop_out(x).cast(dtype)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(crate) fn kernel_set(client: &Client) -> Option<KernelSet> {
 /// [`kernel_set`] of a device.
 pub(crate) fn kernel_set_of(device: &Device) -> Option<KernelSet> {
     let device = device.clone().inner();
-    let DispatchDevice::Cube(device) = device.as_dispatch() else { return None };
+    let DispatchDevice::Cube(device @ cubecl::Device::Cuda(_)) = device.as_dispatch() else { return None };
     kernel_set(&device.client())
 }
 

@@ -16,7 +16,7 @@ use burn::tensor::Tensor;
 pub(crate) use gpu::tests::offline_kernels;
 use ops::{HeadNormOps, HeadNorms};
 
-use crate::settings::reference_operators;
+use crate::settings::runs_plain;
 
 /// Normalizes each head of the queries and keys of a row, `x / sqrt(mean(x^2) + eps) * gamma`, and copies the rest (the values).
 /// Computes in f32; the result has the dtype of `qkv`. The gradients of the scales are sums in a fixed order.
@@ -47,7 +47,7 @@ pub fn norm_heads(
         qkv.dtype()
     );
     let spec = HeadNorms { n_query_heads, n_key_heads, head_dim, eps: eps as f32 };
-    if reference_operators() {
+    if runs_plain(&qkv.device()) {
         return reference::norm_heads(qkv, [query_gamma, key_gamma], spec);
     }
     let [qkv, query_gamma, key_gamma] = [qkv.into_dispatch(), query_gamma.into_dispatch(), key_gamma.into_dispatch()];

@@ -4,6 +4,7 @@ mod autodiff;
 #[cfg(feature = "cuda")]
 mod kernel;
 mod ops;
+mod reference;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,8 @@ use burn::tensor::{Int, Tensor};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use kernel::tests::offline_kernels;
 use ops::LabelledOps;
+
+use crate::settings::has_kernels;
 
 /// Returns the numbers of `len` different rows: those whose label is not `ignored` in ascending order, then others in
 /// ascending order. If the labels of more rows count, the last of them are missing.
@@ -27,5 +30,8 @@ use ops::LabelledOps;
 pub fn labelled_rows(labels: Tensor<1, Int>, ignored: i32, len: usize) -> Tensor<1, Int> {
     let [rows] = labels.dims();
     assert!(len > 0 && len <= rows && i32::try_from(rows).is_ok(), "{len} of {rows} rows");
+    if !has_kernels(&labels.device()) {
+        return reference::labelled_rows(labels, ignored, len);
+    }
     Tensor::from_dispatch(Dispatch::labelled_rows(labels.into_dispatch(), ignored, len))
 }

@@ -17,7 +17,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 pub(crate) use kernel::tests::offline_kernels;
 use ops::LikeliestOps;
 
-use crate::settings::reference_operators;
+use crate::settings::runs_plain;
 
 /// Columns per number of a set.
 const WORD: usize = 32;
@@ -62,7 +62,7 @@ pub fn likeliest(logits: Tensor<2>, excluded: &ColumnSet, k: usize) -> Tensor<3>
     let [_, columns] = logits.dims();
     assert!(k > 0 && columns > 0, "{k} of {columns} columns");
     assert!(columns <= 1 << 24, "{columns} columns are more than f32 counts");
-    if reference_operators() {
+    if runs_plain(&logits.device()) {
         return reference::likeliest(logits, excluded.words.clone(), k);
     }
     Tensor::from_dispatch(Dispatch::likeliest(logits.into_dispatch(), excluded.words.clone().into_dispatch(), k))

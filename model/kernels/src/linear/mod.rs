@@ -29,7 +29,7 @@ use crate::gpu::hardware::kernel_set_of;
 use crate::kernel_set::KernelSet;
 use crate::maybe::Maybe;
 use crate::retained;
-use crate::settings::reference_operators;
+use crate::settings::{has_kernels, runs_plain};
 
 /// Returns the kernels that compute products of 16-bit tensors on `device`; `None` if the backend does.
 pub fn product_kernels(device: &Device) -> Option<KernelSet> {
@@ -72,7 +72,7 @@ pub fn linear_activated(
     activation: Activation,
     dropout: Option<(f64, &DropoutStream)>,
 ) -> Tensor<2> {
-    if reference_operators() {
+    if runs_plain(&x.device()) {
         let y = activation.reference_in_f32(reference::linear(x, weight, bias));
         return match dropout {
             Some((p, stream)) => drop_out(y, p, stream),
@@ -98,7 +98,7 @@ pub fn linear_residual(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>,
     let [m, n] = check_operands(&x, &weight, bias.as_ref(), Layout::NN);
     assert_eq!(residual.dims(), [m, n], "a residual with the shape of the product");
     assert_eq!(residual.dtype(), x.dtype(), "a residual in the dtype of the product");
-    if reference_operators() {
+    if runs_plain(&x.device()) {
         return residual + reference::linear(x, weight, bias);
     }
     let bias = Maybe::from(bias.map(Tensor::into_dispatch));
@@ -141,7 +141,7 @@ fn activated(
     mask: Mask<Dispatch>,
 ) -> Tensor<2> {
     check_operands(&x, &weight, bias.as_ref(), layout);
-    if reference_operators() {
+    if runs_plain(&x.device()) {
         let weight = if layout == Layout::NT { weight.transpose() } else { weight };
         return reference::linear(x, weight, bias);
     }
@@ -192,7 +192,7 @@ pub fn linear_transposed(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>
 pub fn linear_weight_gradient(x: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
     Layout::TN.check(&x.dims(), &dy.dims());
     assert_eq!(x.dtype(), dy.dtype(), "a product of two dtypes");
-    if reference_operators() {
+    if runs_plain(&x.device()) {
         return reference::linear(x.transpose(), dy, None);
     }
     Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), dy.into_dispatch(), ProductKind::new(Layout::TN)))
@@ -212,7 +212,7 @@ pub fn linear_weight_gradient_accumulate(x: Tensor<2>, dy: Tensor<2>, sum: Tenso
     Layout::TN.check(&x.dims(), &dy.dims());
     assert_eq!(x.dtype(), dy.dtype(), "a product of two dtypes");
     assert_eq!(sum.dims(), [x.dims()[1], dy.dims()[1]], "a sum with the shape of the weight");
-    if reference_operators() {
+    if runs_plain(&x.device()) {
         let dtype = sum.dtype();
         return sum + reference::linear(x.transpose(), dy, None).cast(dtype);
     }
@@ -231,5 +231,8 @@ pub fn linear_weight_gradient_accumulate(x: Tensor<2>, dy: Tensor<2>, sum: Tenso
 /// - `b`: `[G, K, N]`, which may be a transposed view
 /// - result: `[G, M, N]`
 pub(crate) fn batched_product(a: Tensor<3>, b: Tensor<3>) -> Tensor<3> {
+    if !has_kernels(&a.device()) {
+        return a.matmul(b);
+    }
     Tensor::from_dispatch(Dispatch::batched_product(a.into_dispatch(), b.into_dispatch()))
 }

@@ -5,11 +5,11 @@ use burn::tensor::{DType, Int, Tensor};
 
 use super::Projection;
 use crate::cross_entropy::cross_entropy_of_rows;
-use crate::custom_gradient::{CustomGradients, with_gradient};
+use crate::custom_gradient::{CustomGradients, has_custom_gradients, with_gradient};
 
 /// Returns the negative log-likelihood of each row's label under `projection`'s logits of `x`, and 0 where the label is `ignored`.
 /// Unlike [`linear_cross_entropy`](super::linear_cross_entropy), it serves losses that weigh rows differently. The logits of
-/// `chunk_rows` rows exist at once; 0 means all.
+/// `chunk_rows` rows exist at once; 0 means all, and so does a device without [custom gradients](crate::has_custom_gradients).
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
@@ -31,6 +31,11 @@ pub fn row_losses(
     assert!(bias.is_none(), "losses of rows are for projections without a bias");
     let is_autodiff = x.is_autodiff();
     let plain = |tensor: &Tensor<2>| if is_autodiff { tensor.clone().inner() } else { tensor.clone() };
+
+    if is_autodiff && !has_custom_gradients(&x.device()) {
+        let projection = Projection { weight, transposed, bias, softcap };
+        return cross_entropy_of_rows(projection.logits(x), labels, ignored);
+    }
 
     let is_trained = is_autodiff && weight.is_tracked();
     let chunks = Chunks {

@@ -28,7 +28,7 @@ use ops::{Head, LinearCrossEntropyOps};
 use crate::cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
 use crate::linear::{Layout, ProductKind, linear, linear_transposed};
 use crate::maybe::Maybe;
-use crate::settings::reference_operators;
+use crate::settings::runs_plain;
 
 /// The projection from hidden states to logits.
 #[derive(Debug, Clone)]
@@ -85,7 +85,7 @@ pub fn linear_cross_entropy(
     config: &CrossEntropyConfig,
     chunk_rows: usize,
 ) -> CrossEntropy {
-    if chunk_rows == 0 || reference_operators() {
+    if chunk_rows == 0 || runs_plain(&x.device()) {
         return cross_entropy(projection.logits(x), labels, config);
     }
     if projection.softcap.is_some() {

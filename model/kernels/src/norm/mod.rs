@@ -21,7 +21,7 @@ use crate::dropout::{DropoutStream, Mask};
 use crate::linear::{Layout, ProductKind, check_operands};
 use crate::maybe::Maybe;
 use crate::retained;
-use crate::settings::reference_operators;
+use crate::settings::runs_plain;
 
 /// Parameters of a normalization.
 ///
@@ -95,7 +95,7 @@ pub fn add_norm(
         assert!(shape == dims && x.dtype() == dtype, "a branch of {dims:?} in {dtype:?}");
     }
 
-    if reference_operators() {
+    if runs_plain(&x.device()) {
         return reference::add_norm(x, branch, dropout, NormWeights { gamma, beta, eps });
     }
 
@@ -128,7 +128,7 @@ pub fn add_norm(
 /// - results: `[M, D]`, as [`add_norm`] returns them
 ///
 /// # Panics
-/// If the thread runs references (there is none for this operator), or a parameter has another size or dtype.
+/// If a parameter has another size or dtype.
 pub fn add_norm_again(
     sum: Tensor<2>,
     branch: Tensor<2>,
@@ -136,7 +136,9 @@ pub fn add_norm_again(
     dropout: Option<(f64, &DropoutStream)>,
     norm: NormWeights,
 ) -> (Tensor<2>, Tensor<2>) {
-    assert!(!reference_operators(), "a norm that is computed again has no reference");
+    if runs_plain(&sum.device()) {
+        return reference::add_norm_again(sum, (branch, bias), dropout, norm);
+    }
     let NormWeights { gamma, beta, eps } = norm;
     let product = ProductKind::new(Layout::NN);
     let kind = Kind { eps: eps as f32, centered: beta.is_some(), bias: bias.is_some(), product };

@@ -33,6 +33,22 @@ pub(crate) fn add_norm(
     (sum, normed)
 }
 
+/// See [`super::add_norm_again`]. The values of the branch and of its bias cancel; their gradients do not.
+pub(crate) fn add_norm_again(
+    sum: Tensor<2>,
+    (branch, bias): (Tensor<2>, Option<Tensor<1>>),
+    drop: Option<(f64, &DropoutStream)>,
+    norm: NormWeights,
+) -> (Tensor<2>, Tensor<2>) {
+    let nothing = branch.clone() - branch.detach();
+    let nothing = match bias {
+        Some(bias) => nothing + (bias.clone() - bias.detach()).unsqueeze(),
+        None => nothing,
+    };
+    let branch = Branch { x: nothing, weight: None, bias: None };
+    add_norm(sum, Some(branch), drop, norm)
+}
+
 pub(crate) fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, eps: f64) -> Tensor<2> {
     let dtype = x.dtype();
     let x = x.cast(DType::F32);

@@ -5,6 +5,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::ops::{AdamWOps, PARTS, Parts, Segment};
+use super::plain;
+use crate::settings::has_kernels;
 
 /// Alignment of the tensors in a flat one, in elements. A slice of a flat bf16 or f32 tensor then begins at a multiple
 /// of 512 bytes, where the backend's kernels, including TMA, read it without a copy.
@@ -81,6 +83,10 @@ pub fn gather(
         assert!(place.offset.is_multiple_of(ALIGNMENT) && place.offset + place.padded_len() <= n, "{place:?} of {n}");
     }
 
+    if !has_kernels(device) {
+        let parts = parts.into_iter().map(|part| Tensor::from_dispatch(part.tensor)).collect();
+        return plain::gather(parts, places, n, dtype, device, accumulate_into);
+    }
     let accumulate = accumulate_into.is_some();
     let n_chunks: usize = places.iter().map(Place::n_chunks).sum();
     let flat = accumulate_into.unwrap_or_else(|| Flat {
@@ -114,6 +120,9 @@ pub fn gather(
 pub fn overwrite(target: Tensor<1>, source: Tensor<1>) -> Tensor<1> {
     let ([n], device) = (target.dims(), target.device());
     assert!(source.dims() == [n] && n.is_multiple_of(ALIGNMENT), "{:?} over {n} numbers", source.dims());
+    if !has_kernels(&device) {
+        return source.cast(target.dtype());
+    }
     let whole = Place { offset: 0, len: n };
     let squares = Tensor::<1>::empty([whole.n_chunks()], (&device, DType::F32)).into_dispatch();
 
@@ -154,5 +163,8 @@ pub fn view<const D: usize>(flat: &Tensor<1>, offset: usize, shape: [usize; D]) 
     let len: usize = shape.iter().product();
     assert!(offset.is_multiple_of(ALIGNMENT), "a view at {offset}, which is not a multiple of {ALIGNMENT}");
     assert!(offset + len <= flat.dims()[0], "{len} numbers at {offset} of {}", flat.dims()[0]);
+    if !has_kernels(&flat.device()) {
+        return flat.clone().narrow(0, offset, len).reshape(shape);
+    }
     Tensor::from_dispatch(Dispatch::flat_view(flat.clone().into_dispatch(), offset, shape.to_vec()))
 }

@@ -15,6 +15,7 @@ mod flat;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod ops;
+mod plain;
 mod progress;
 mod reference;
 mod slots;
@@ -34,7 +35,7 @@ use progress::count;
 pub use progress::{Coefficients, Counters, LossScaling, Progress, StepPolicy};
 use slots::step;
 
-use crate::settings::reference_operators;
+use crate::settings::{has_kernels, is_cpu, reference_operators, runs_plain};
 
 /// The optimizer's state of a model. Every tensor is `[n]`, laid out by the same [`Place`]s.
 #[derive(Debug, Clone)]
@@ -70,9 +71,9 @@ impl AdamWState {
 }
 
 /// Returns whether a step overwrites the buffers of its state, so that views of the weights taken once show every later
-/// step. On the CPU, and with reference operators, a step makes new tensors.
+/// step. On the CPU, on a device without [kernels](crate::has_kernels), and with reference operators, a step makes new tensors.
 pub fn is_updated_in_place(device: &Device) -> bool {
-    device.clone().inner() != Device::flex() && !reference_operators()
+    has_kernels(device) && !is_cpu(device) && !reference_operators()
 }
 
 /// Hyperparameters that stay the same over a run.
@@ -202,7 +203,7 @@ pub fn prepare(
     policy: &StepPolicy,
 ) -> (StepNumbers, Progress) {
     assert_eq!((divisor.dims(), loss.dims()), ([1], [1]), "one divisor and one loss for all gradients");
-    if reference_operators() {
+    if runs_plain(&loss.device()) {
         return reference::prepare(gradient, divisor, loss, progress, coefficients, policy);
     }
 
@@ -246,7 +247,7 @@ pub fn clipping_factor(gradient: &Flat, max_norm: f64) -> Tensor<1> {
 /// If `gradient` and the state differ in length.
 pub fn adamw_step(state: AdamWState, gradient: Flat, numbers: &StepNumbers, hyper: &AdamWHyper) -> AdamWState {
     assert_eq!(gradient.values.dims(), state.master.dims(), "the gradient does not have the length of the weights");
-    if reference_operators() {
+    if runs_plain(&state.master.device()) {
         return reference::adamw_step(state, gradient, numbers, hyper);
     }
 

@@ -15,18 +15,24 @@ use burn::backend::Dispatch;
 use burn::tensor::{ExecutionError, Tensor};
 use ops::ReadbackOps;
 
+use crate::settings::has_kernels;
+
 /// Tensors whose numbers travel to the host.
 #[derive(Debug)]
 pub struct Readback(Vec<(Tensor<1>, Slot)>);
 
 impl Readback {
-    /// Enqueues copies of `tensors` to the host and returns. The CPU, which has computed them already, copies nothing.
+    /// Enqueues copies of `tensors` to the host and returns. The CPU, which has computed them already,
+    /// copies nothing, and a device without [kernels](crate::has_kernels) copies when [`Self::finish`] asks.
     ///
     /// # Shapes
     /// - `tensors`: any number, each `[n]`, f32
     pub fn begin(tensors: impl IntoIterator<Item = Tensor<1>>) -> Self {
         let begun = tensors.into_iter().map(|tensor| {
             let slot = Slot::default();
+            if !has_kernels(&tensor.device()) {
+                return (tensor, slot);
+            }
             (Tensor::from_dispatch(Dispatch::read_back(tensor.into_dispatch(), slot.clone())), slot)
         });
         let begun: Vec<_> = begun.collect();

@@ -16,7 +16,7 @@ use burn::tensor::{DType, Device, Int, IntDType, Tensor, TensorData};
 use ops::{RotaryOps, RotarySpec};
 pub use wavelengths::{RotaryScaling, RotaryWavelengths};
 
-use crate::settings::reference_operators;
+use crate::settings::runs_plain;
 
 /// Applies rotary position embedding (Su et al. 2021, "RoFormer") in the layout that the projection wrote: rotates the
 /// first `n_rotated_heads` heads of each row and copies the rest (the values). In a head of size K, features `i` and
@@ -49,7 +49,7 @@ pub fn rotary(
     if rotated == 0 {
         return qkv;
     }
-    if reference_operators() {
+    if runs_plain(&qkv.device()) {
         return reference::rotary(qkv, positions, n_rotated_heads, head_dim, &wavelengths);
     }
 

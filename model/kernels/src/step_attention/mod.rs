@@ -19,7 +19,7 @@ pub(crate) use kernel::tests::offline_kernels;
 use ops::StepAttentionOps;
 pub(crate) use ops::StepSpec;
 
-use crate::settings::reference_operators;
+use crate::settings::{has_kernels, is_cpu, runs_plain};
 
 /// Heads of [`step_attention`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,7 +39,7 @@ pub struct StepAttentionConfig {
 
 /// Returns whether [`step_attention`] has a kernel for heads of `head_dim` features on `device`.
 pub fn step_attention_is_fused(device: &Device, head_dim: usize) -> bool {
-    device.clone().inner() == Device::flex() || matches!(head_dim, 32 | 64 | 128 | 256)
+    is_cpu(device) || has_kernels(device) && matches!(head_dim, 32 | 64 | 128 | 256)
 }
 
 /// Attends from one query per row to the first `lengths` positions of the row. The result of a row has the same bits whatever other
@@ -73,7 +73,7 @@ pub fn step_attention(
     let scale = scale.unwrap_or_else(|| (head_dim as f64).powf(-0.5)) as f32;
     let per_position = per_row > 1 || capacity == 1;
     let spec = StepSpec { n_heads, n_kv_heads, head_dim, capacity, per_position, divided, scale };
-    if reference_operators() {
+    if runs_plain(&query.device()) {
         return reference::step_attention(query, key_value, places, lengths, spec);
     }
     Tensor::from_dispatch(Dispatch::step_attention(

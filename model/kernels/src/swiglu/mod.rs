@@ -14,7 +14,7 @@ use burn::tensor::Tensor;
 pub(crate) use kernel::tests::offline_kernels;
 use ops::{Gate, SwigluOps};
 
-use crate::settings::reference_operators;
+use crate::settings::runs_plain;
 
 /// Computes SwiGLU (Shazeer 2020, "GLU variants improve Transformer"): `silu(gate) * up`, where one product gave both
 /// operands. The arithmetic is f32; the result has the dtype of `gate_up`. Only `gate_up` is kept for backward.
@@ -44,7 +44,7 @@ pub fn geglu(gate_up: Tensor<2>) -> Tensor<2> {
 fn gated(gate_up: Tensor<2>, by: Gate) -> Tensor<2> {
     let [_, columns] = gate_up.dims();
     assert!(columns.is_multiple_of(2), "{columns} columns do not split into gate and up");
-    if reference_operators() {
+    if runs_plain(&gate_up.device()) {
         return reference::gated(gate_up, by);
     }
     Tensor::from_dispatch(Dispatch::fused_swiglu(gate_up.into_dispatch(), by))

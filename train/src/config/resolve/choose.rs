@@ -114,7 +114,11 @@ fn usual_preset(task: Task, train: Option<&[PathBuf]>, machine: Option<Machine>)
     let Some(train) = train else { return chosen(row.built_in_preset, "the built-in task".into()) };
     let Some(machine) = machine else { return chosen(Preset::usual_for(task, true), "text of your own".into()) };
 
-    let (presets, device) = if machine.is_cpu { (row.on_cpu, "a CPU") } else { (row.on_gpu, "a GPU") };
+    let (presets, device) = match machine {
+        Machine { is_cpu: true, .. } => (row.on_cpu, "a CPU"),
+        Machine { has_kernels: true, .. } => (row.on_gpu, "a GPU"),
+        _ => (row.on_cpu, "a device without kernels"),
+    };
     let (counted, most, unit) = match row.reads {
         Reads::Pairs => (count_pairs(train, COUNTED_PAIRS), COUNTED_PAIRS, "pairs"),
         Reads::Text => (count_words(train, COUNTED_WORDS), COUNTED_WORDS, "words"),
@@ -138,8 +142,8 @@ mod tests {
 
     use super::*;
 
-    const CPU: Machine = Machine { is_cpu: true, memory_bytes: Some(16 << 30) };
-    const GPU: Machine = Machine { is_cpu: false, memory_bytes: Some(80 << 30) };
+    const CPU: Machine = Machine { is_cpu: true, has_kernels: true, memory_bytes: Some(16 << 30) };
+    const GPU: Machine = Machine { is_cpu: false, has_kernels: true, memory_bytes: Some(80 << 30) };
 
     #[test]
     fn the_preset_fits_the_device_and_the_size_of_the_text() {

@@ -135,7 +135,7 @@ impl<M: Model> CapturedSteps<M> {
     pub fn new(mode: Capture, device: &Device) -> Self {
         let mut steps = Self::with_recorder(mode, Box::new(Graphs));
         let obstacle = match can_capture(device) {
-            false => "the CPU has no CUDA graphs",
+            false => "only CUDA devices have CUDA graphs",
             true if Settings::current().reference_operators => "reference operators make new weights in every step",
             true => return steps,
         };

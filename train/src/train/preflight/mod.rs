@@ -20,6 +20,7 @@ use std::time::Instant;
 use anyhow::Result;
 use burn::tensor::Device;
 use kiln_data::BatchSource;
+use kiln_kernels::has_kernels;
 use kiln_model::ActivationCheckpointing;
 use kiln_ranks::{Phase, Ranks};
 
@@ -66,7 +67,7 @@ impl Preflight<'_> {
         }
         let sources = [Some(train), valid];
         let first = begin(checkpointing)?;
-        if !is_cpu(device) {
+        if !is_cpu(device) && has_kernels(device) {
             let counts = [accum, config.split_batches.max(1)];
             // Progress that cannot be shown does not stop a run; the next line that is logged fails, too.
             let show = |done, of| match of {
@@ -95,8 +96,8 @@ impl Preflight<'_> {
             logging.note(&deterministic::ensure_repeatable(&state, train, splits)?)?;
         }
 
-        // The CPU compiles nothing.
-        if config.warm_up && !is_cpu(device) {
+        // The CPU compiles nothing, and without kernels of Kiln's the shapes share their kernels.
+        if config.warm_up && !is_cpu(device) && has_kernels(device) {
             let show = |done, of| logging.preparing("warming up", done, of);
             let warm_up = || warm_up::warm_up(&state, sources, [accum, splits], started, show);
             let warmed = ranks.first_then_others("compiling kernels", warm_up)?;
