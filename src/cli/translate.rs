@@ -232,13 +232,7 @@ struct Form<'a> {
 
 impl Form<'_> {
     /// What is printed for a translation of `line`.
-    fn one(
-        &self,
-        number: usize,
-        line: &str,
-        translation: &str,
-        scores: Option<&Vec<TokenScore>>,
-    ) -> String {
+    fn one(&self, number: usize, line: &str, translation: &str, scores: Option<&Vec<TokenScore>>) -> String {
         if !self.json {
             return one_line(translation) + "\n";
         }
