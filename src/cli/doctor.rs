@@ -57,18 +57,9 @@ fn diagnose() -> Report {
     if with_cuda && !gpus.is_empty() {
         report.add("usable", usable_gpus());
     }
-    let of_wgpu = (0..).map_while(|index| DeviceChoice::Wgpu(index).open().ok());
-    let of_wgpu: Vec<_> = of_wgpu.enumerate().map(|(i, it)| format!("wgpu:{i} {}", device::device_name(&it))).collect();
     if cfg!(feature = "wgpu") {
-        report.add(
-            "wgpu",
-            match of_wgpu.is_empty() {
-                true => Finding::Absent("no device of Vulkan, Metal or DirectX 12 found".into()),
-                false => Finding::Good(of_wgpu.join(", ")),
-            },
-        );
+        report.add("wgpu", devices_of_wgpu());
     }
-
     if with_cuda {
         let folder = device::kernel_folder().map_or("not kept: neither XDG_CACHE_HOME nor HOME is set".into(), kept);
         report.add("kernels", Finding::Good(folder));
@@ -116,6 +107,15 @@ fn diagnose() -> Report {
         },
     );
     report
+}
+
+fn devices_of_wgpu() -> Finding {
+    let devices = (0..).map_while(|index| DeviceChoice::Wgpu(index).open().ok()).enumerate();
+    let names: Vec<_> = devices.map(|(i, it)| format!("wgpu:{i} {}", device::device_name(&it))).collect();
+    match names.is_empty() {
+        true => Finding::Absent("no device of Vulkan, Metal or DirectX 12 found".into()),
+        false => Finding::Good(names.join(", ")),
+    }
 }
 
 fn driver(wanted: bool) -> Finding {

@@ -49,5 +49,5 @@ pub use run::Run;
 
 /// Compiles the programs of the page, and runs the first.
 #[cfg(all(doctest, feature = "burn-traits"))]
-#[doc = include_str!("../../docs/burn.md")]
+#[doc = include_str!("burn_traits/burn.md")]
 struct AtHomeInBurn;

@@ -144,6 +144,7 @@ fn attentions(device: &Device) -> Found {
         scale: None,
         softcap: None,
     };
+
     let own = || Projected::SelfAttention { qkv: qkv.clone() };
     let cross = Projected::Cross { query: query.clone(), key_value: key_value.clone() };
     let open = AttentionConfig { causal: false, ..config };
@@ -153,6 +154,7 @@ fn attentions(device: &Device) -> Found {
     let bounded = AttentionConfig { window: Some(2), softcap: Some(3.0), scale: Some(0.5), ..config };
     let near = AttentionMask { relative: Some(relative.clone()), ..Default::default() };
     let biased = AttentionMask { bias: Some(fixed([1, h, t, t], 5, device)), ..Default::default() };
+
     let all = vec![
         attention(own(), &lengths([5, 4]), Some((0.2, &random)), &config),
         attention(cross, &lengths([7, 3]), None, &open),

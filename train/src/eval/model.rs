@@ -209,6 +209,7 @@ impl Model for Transformer {
                 device_name(device)
             ));
         }
+
         if config.positions == Positions::Relative {
             return Err(format!(
                 "attention in {dtype:?} with model.positions = \"relative\" and heads of {head_dim} has no kernel of its own on {}: \

@@ -5,7 +5,6 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::ops::{AdamWOps, PARTS, Parts, Segment};
-use super::plain;
 use crate::settings::has_kernels;
 
 /// Alignment of the tensors in a flat one, in elements. A slice of a flat bf16 or f32 tensor then begins at a multiple
@@ -85,7 +84,7 @@ pub fn gather(
 
     if !has_kernels(device) {
         let parts = parts.into_iter().map(|part| Tensor::from_dispatch(part.tensor)).collect();
-        return plain::gather(parts, places, n, dtype, device, accumulate_into);
+        return gather_by_backend(parts, places, n, dtype, device, accumulate_into);
     }
     let accumulate = accumulate_into.is_some();
     let n_chunks: usize = places.iter().map(Place::n_chunks).sum();
@@ -110,6 +109,46 @@ pub fn gather(
         (values, squares) = Dispatch::flat_gather(parts, values, squares, segments, accumulate);
     }
     Flat { values: Tensor::from_dispatch(values), squares: Tensor::from_dispatch(squares) }
+}
+
+/// [`gather`] by plain Burn operations. `parts` are the numbers of tensors of any rank.
+fn gather_by_backend(
+    parts: Vec<Tensor<1>>,
+    places: &[Place],
+    n: usize,
+    dtype: DType,
+    device: &Device,
+    accumulate_into: Option<Flat>,
+) -> Flat {
+    let dtype = accumulate_into.as_ref().map_or(dtype, |flat| flat.values.dtype());
+    let zeros = |len: usize| Tensor::<1>::zeros([len], (device, DType::F32));
+    let mut in_order: Vec<(&Place, Tensor<1>)> = places.iter().zip(parts).collect();
+    in_order.sort_by_key(|(place, _)| place.offset);
+
+    let (mut end, mut pieces) = (0, Vec::new());
+    for (place, part) in in_order {
+        let gap = place.offset - end;
+        pieces.extend((gap > 0).then(|| zeros(gap)));
+        pieces.push(part.reshape([place.len]).cast(DType::F32));
+        end = place.offset + place.len;
+    }
+    pieces.extend((n > end).then(|| zeros(n - end)));
+
+    let added = Tensor::cat(pieces, 0);
+    let values = match accumulate_into {
+        Some(flat) => (flat.values.cast(DType::F32) + added).cast(dtype),
+        None => added.cast(dtype),
+    };
+    let squares = places.iter().map(|place| {
+        let len = place.padded_len();
+        let part = values.clone().narrow(0, place.offset, len).cast(DType::F32);
+        let whole = place.n_chunks() * CHUNK;
+        let part = if whole > len { Tensor::cat(vec![part, zeros(whole - len)], 0) } else { part };
+        (part.clone() * part).reshape([place.n_chunks(), CHUNK]).sum_dim(1).reshape([place.n_chunks()])
+    });
+    let squares: Vec<_> = squares.collect();
+    let squares = if squares.is_empty() { zeros(0) } else { Tensor::cat(squares, 0) };
+    Flat::new(values, squares)
 }
 
 /// Returns `target` (`[n]`) with the numbers of `source` (`[n]`), rounded to its dtype. On a GPU this overwrites the buffer of `target`,

@@ -15,7 +15,6 @@ mod flat;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod ops;
-mod plain;
 mod progress;
 mod reference;
 mod slots;
