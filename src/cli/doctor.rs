@@ -78,18 +78,7 @@ fn diagnose() -> Report {
             "nvidia-cuda-nvrtc-cu12",
         ),
     );
-    report.add(
-        "CUDA headers",
-        match find_cuda_headers() {
-            Some(folder) => Finding::Good(folder.display().to_string()),
-            None => Finding::Optional {
-                found: format!(
-                    "{CUDA_HEADERS} not found; only for CubeCL's C++ compiler; set CUDA_PATH if it lies elsewhere"
-                ),
-                packages: "Debian nvidia-cuda-toolkit, PyPI nvidia-cuda-runtime-cu12".into(),
-            },
-        },
-    );
+    report.add("CUDA headers", cuda_headers());
 
     if with_cuda {
         several_gpus::check(&mut report, gpus.len());
@@ -107,6 +96,18 @@ fn diagnose() -> Report {
         },
     );
     report
+}
+
+fn cuda_headers() -> Finding {
+    match find_cuda_headers() {
+        Some(folder) => Finding::Good(folder.display().to_string()),
+        None => Finding::Optional {
+            found: format!(
+                "{CUDA_HEADERS} not found; only for CubeCL's C++ compiler; set CUDA_PATH if it lies elsewhere"
+            ),
+            packages: "Debian nvidia-cuda-toolkit, PyPI nvidia-cuda-runtime-cu12".into(),
+        },
+    }
 }
 
 fn devices_of_wgpu() -> Finding {

@@ -60,7 +60,8 @@ fn arguments(mut command: Vec<String>) -> Option<Vec<String>> {
         Some("kiln") => Some(command.split_off(1)).filter(|rest| !rest.iter().any(|word| word == "->" || word == "→")),
         Some("cargo") if command.get(1).is_some_and(|word| word == "run") => {
             let separator = command.iter().position(|word| word == "--")?;
-            (!command.iter().any(|word| ["--example", "--bin"].contains(&word.as_str()))).then(|| command.split_off(separator + 1))
+            (!command.iter().any(|word| ["--example", "--bin"].contains(&word.as_str())))
+                .then(|| command.split_off(separator + 1))
         }
         _ => None,
     }
