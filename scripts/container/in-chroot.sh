@@ -7,7 +7,7 @@ usage() {
 usage: scripts/container/in-chroot.sh FILE CONTEXT [ARGUMENT ...]
 
 Follows the container file FILE step by step in a chroot, with files from the folder CONTEXT, and runs its entry point with the
-ARGUMENTs in place of its CMD. It knows FROM debian:SUITE-slim, RUN, COPY, ENV, WORKDIR, ENTRYPOINT and CMD. It needs root and
+given arguments in place of its CMD. It knows FROM debian:SUITE-slim, RUN, COPY, ENV, WORKDIR, ENTRYPOINT and CMD. It needs root and
 debootstrap, and keeps Debian's base systems in ~/.cache/kiln-container. $DEBIAN_MIRROR names a mirror; by default it is the one that
 this machine uses.
 HELP

@@ -271,7 +271,10 @@ fn custom_gradient(device: &Device) -> Found {
     with_gradients(y, &[("dx", &x), ("dw", &w)], &[])
 }
 
-const CASES: [(&str, fn(&Device) -> Found); 16] = [
+/// Computes a case on a device.
+type Case = fn(&Device) -> Found;
+
+const CASES: [(&str, Case); 16] = [
     ("products", products),
     ("gradients of weights", gradients_of_weights),
     ("norms", norms),
