@@ -51,7 +51,7 @@ pub(super) fn snapshot(dir: &Path) -> Snapshot {
 #[test]
 fn n_ranks_take_the_steps_of_n_accumulated_micro_batches_bit_for_bit() {
     let corpora = Corpora::new(200);
-    for (size, is_sharded) in [(2, true), (3, true), (4, true), (2, false)] {
+    for (size, is_sharded) in [(2, true), (3, true), (4, true), (8, true), (2, false)] {
         let name = format!("{size}-{is_sharded}");
         let (one, many) = (corpora.dir.path().join(format!("one-{name}")), corpora.dir.path().join(name));
         let mut config = corpora.config();

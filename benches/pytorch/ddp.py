@@ -1,6 +1,6 @@
 """Times training steps and all-reduce on the GPUs of one machine with PyTorch's DistributedDataParallel.
 
-usage: torchrun --nproc_per_node N two_gpus.py [bw] [gpt] [gpt64] [mt]
+usage: torchrun --nproc_per_node N ddp.py [bw] [gpt] [gpt64] [mt]
 
 bw         all-reduce of 4, 40, 200 and 498 MiB of f32: time and bus bandwidth
 gpt gpt64  GPT-2 124M, 16 or 64 x 1,024 tokens per GPU
@@ -92,7 +92,7 @@ def main():
     if not sys.argv[1:] or not known.issuperset(sys.argv[1:]):
         sys.exit(__doc__)
     if "LOCAL_RANK" not in os.environ:
-        sys.exit("two_gpus.py is started by torchrun: torchrun --nproc_per_node 2 two_gpus.py bw gpt mt")
+        sys.exit("ddp.py is started by torchrun: torchrun --nproc_per_node N ddp.py bw gpt mt")
 
     torch.cuda.set_device(RANK)
     dist.init_process_group("nccl", device_id=torch.device("cuda", RANK))
