@@ -198,13 +198,7 @@ impl TokenCache {
         let (source_vocab, target_vocab) = self.vocab_sizes();
         let checked = |ids: Tokens<'_>, vocab_size: usize| {
             let ids = ids.to_vec();
-            match ids.iter().find(|id| **id as usize >= vocab_size) {
-                Some(id) => {
-                    let problem = format!("row {row} is damaged: it has id {id}, the vocabulary holds {vocab_size}");
-                    Err(Error::cache(&self.path, problem))
-                }
-                None => Ok(ids),
-            }
+            ids.iter().max().map_or(Ok(()), |largest| self.check_id("row", row, *largest, vocab_size)).map(|()| ids)
         };
         match self.kind() {
             CacheKind::Pairs => {
@@ -217,6 +211,15 @@ impl TokenCache {
                 Err(Error::cache(&self.path, problem))
             }
         }
+    }
+
+    /// Checks the largest id of `what` number `index`: a damaged file must not become an index out of range on the device.
+    pub(crate) fn check_id(&self, what: &str, index: usize, largest: u32, vocab_size: usize) -> Result<()> {
+        if (largest as usize) < vocab_size {
+            return Ok(());
+        }
+        let problem = format!("{what} {index} is damaged: it has id {largest}, the vocabulary holds {vocab_size}");
+        Err(Error::cache(&self.path, problem))
     }
 
     /// Returns the source and target ids of a pair, without eos.

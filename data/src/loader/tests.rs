@@ -382,5 +382,5 @@ fn ids_out_of_range_are_found_before_they_reach_a_device() {
         .find_map(Result::err)
         .expect("a damaged row")
         .to_string();
-    assert!(error.contains("row 0 is damaged: it has ids 65535"), "{error}");
+    assert!(error.contains("row 0 is damaged: it has id 65535"), "{error}");
 }

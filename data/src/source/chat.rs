@@ -152,17 +152,12 @@ impl ChatSource {
 
     /// Adds a conversation to the open row.
     fn push(&self, rows: &mut RowWriter<'_>, conversation: u32) -> Result<()> {
-        let damaged =
-            |what: String| Error::cache(self.cache.path(), format!("conversation {conversation} is damaged: {what}"));
         let Tokens::Wide(ids) = self.cache.document(conversation as usize) else {
-            return Err(damaged("its ids have two bytes".into()));
+            let problem = format!("conversation {conversation} is damaged: its ids have two bytes");
+            return Err(Error::cache(self.cache.path(), problem));
         };
-        // A damaged file must not become an index out of range on the device.
-        let largest = rows.push_flagged(ids) as usize;
-        if largest >= self.vocab_size {
-            return Err(damaged(format!("it has id {largest}, the vocabulary holds {}", self.vocab_size)));
-        }
-        Ok(())
+        let largest = rows.push_flagged(ids);
+        self.cache.check_id("conversation", conversation as usize, largest, self.vocab_size)
     }
 }
 

@@ -55,17 +55,8 @@ impl PairSource {
             _ => unreachable!("a cache has one token width"),
         };
 
-        // A damaged file must not become an index out of range on the device.
-        if max_source as usize >= source_vocab || max_target as usize >= target_vocab {
-            return Err(Error::cache(
-                self.cache.path(),
-                format!(
-                    "row {row} is damaged: it has ids {max_source} and {max_target}, the vocabularies hold {source_vocab} and \
-                     {target_vocab}"
-                ),
-            ));
-        }
-        Ok(())
+        self.cache.check_id("row", row as usize, max_source, source_vocab)?;
+        self.cache.check_id("row", row as usize, max_target, target_vocab)
     }
 
     /// Returns the special tokens of its rows.

@@ -127,12 +127,8 @@ impl BatchWorker for Arc<PreferenceSource> {
         let mut rows = RowWriter::new(batch, Shape { batch_size: 2 * pairs.len(), ..shape }, &self.format);
         for pair in pairs {
             for ids in rows_of(&self.cache, *pair as usize)? {
-                // A damaged file must not become an index out of range on the device.
-                let largest = rows.push_flagged(ids) as usize;
-                if largest >= self.vocab_size {
-                    let found = format!("pair {pair} has id {largest}, the vocabulary holds {}", self.vocab_size);
-                    return Err(Error::cache(self.cache.path(), found));
-                }
+                let largest = rows.push_flagged(ids);
+                self.cache.check_id("pair", *pair as usize, largest, self.vocab_size)?;
                 rows.end_row(*pair);
             }
         }

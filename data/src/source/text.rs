@@ -172,17 +172,7 @@ impl TextSource {
     /// Adds a part of a document to the open row.
     fn push(&self, rows: &mut RowWriter<'_>, document: usize, from: u64, len: usize) -> Result<()> {
         let largest = rows.push(self.cache.document(document), from as usize, len);
-        // A damaged file must not become an index out of range on the device.
-        if largest as usize >= self.vocab_size {
-            return Err(Error::cache(
-                self.cache.path(),
-                format!(
-                    "document {document} is damaged: it has id {largest}, the vocabulary holds {}",
-                    self.vocab_size
-                ),
-            ));
-        }
-        Ok(())
+        self.cache.check_id("document", document, largest, self.vocab_size)
     }
 
     /// Writes row `row` of a pass that packs `documents`, as row `number` of the data set.
