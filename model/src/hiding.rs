@@ -35,6 +35,11 @@ pub fn hide_prompt(batch: &TextBatch, config: &HideConfig, stream: &DropoutStrea
     TextBatch { input: hide(&batch.input, Some(are_labels), config, stream), ..batch.clone() }
 }
 
+/// Hides tokens of a text whose labels are not its tokens: classes, or what a head of one's own predicts. Uses one site of `stream`.
+pub fn hide_text(batch: &TextBatch, config: &HideConfig, stream: &DropoutStream) -> TextBatch {
+    TextBatch { input: hide(&batch.input, None, config, stream), ..batch.clone() }
+}
+
 /// Hides some of `ids`, `[n]`, but not the `kept` ones.
 fn hide(
     ids: &Tensor<1, Int>,

@@ -1,7 +1,7 @@
 //! Conversations and preferences in a configuration.
 
 use super::Config;
-use super::task::{Reads, traits_of};
+use super::task::traits_of;
 
 /// Returns what is wrong with reading the text as conversations, and with hiding what is only read.
 pub(super) fn problem(config: &Config) -> Option<String> {
@@ -13,11 +13,11 @@ pub(super) fn problem(config: &Config) -> Option<String> {
         ));
     }
 
-    let has_questions = traits.continues_text && text.is_chat() && !text.is_preferences();
-    if config.train.hidden_share > 0.0 && traits.reads != Reads::Pairs && !has_questions {
+    let only_learns = traits.continues_text && (!text.is_chat() || text.is_preferences());
+    if config.train.hidden_share > 0.0 && only_learns {
         return Some(format!(
-            "train.hidden_share = {} hides tokens that are read and not learned: sources of translations and questions of conversations \
-             (data.text.format = \"chat\"); this run learns all of its text, so set train.hidden_share=0",
+            "train.hidden_share = {} hides tokens that are read and not learned: sources of translations, texts with classes and questions of \
+             conversations (data.text.format = \"chat\"); this run learns all of its text, so set train.hidden_share=0",
             config.train.hidden_share
         ));
     }
@@ -65,7 +65,8 @@ mod tests {
             (presets::gpt2_mini(), TextFormat::Chat, false),
             (presets::gpt2_mini(), TextFormat::Lines, true),
             (presets::gpt2_mini(), TextFormat::Preferences, true),
-            (presets::bert_small(), TextFormat::Auto, true),
+            (presets::classify(), TextFormat::Auto, false),
+            (presets::tag(), TextFormat::Auto, false),
         ] {
             config.data.text.format = format;
             config.train.hidden_share = 0.2;

@@ -213,8 +213,8 @@ pub struct TrainConfig {
     /// mlm: fraction of the tokens to be predicted, in (0, 1]. The mask token replaces 80 % of them, a random token 10 %, and
     /// 10 % stay (Devlin et al. 2019).
     pub masked_share: f64,
-    /// Translation and conversations: fraction of the tokens that are only read (of sources, of questions) that a mask hides in each
-    /// training step, in [0, 1). Nothing is hidden in validation.
+    /// Fraction of the tokens that are only read (of sources, of texts with classes, of questions in conversations) that a mask hides in
+    /// each training step, in [0, 1). Nothing is hidden in validation.
     pub hidden_share: f64,
     /// Steps between metric lines. Each line is a host sync.
     pub log_every: u64,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use kiln_data::{BatchSource, Loader, Rank};
 use kiln_kernels::Settings;
@@ -21,6 +21,7 @@ use super::setup::Setup;
 use super::state::{Start, TrainState, initial_weights};
 use super::trainer::Trainer;
 use crate::checkpoint::{Checkpoints, NamedTensor, Resume, lasting_fields, run_of};
+use crate::config::task::traits_of;
 use crate::config::{Config, LostReplicas};
 use crate::dataset::Vocabulary;
 use crate::device::{compute_dtype, peak_flops_per_sec};
@@ -69,7 +70,7 @@ impl<M: Model> Trainer<M> {
         let saved_step = resume.as_ref().map(|resume| resume.snapshot.state.step);
 
         // The state to start from.
-        let (masking, hiding) = (masking::<M>(&config, &vocabulary)?, Hiding::of(&config, &vocabulary)?);
+        let (masking, hiding) = (masking::<M>(&config, &vocabulary)?, hiding::<M>(&config, &vocabulary)?);
         let (fresh, groups) = (config.clone(), (setup.optimizers)(&config, dtype));
         let begin = |checkpointing| -> Result<TrainState<M>> {
             let init = |shape: &TransformerConfig| init(shape, &device.clone().inner().autodiff());
@@ -143,6 +144,20 @@ fn provenance(
     };
     let dir = own.as_ref().map(|dir| dir.path()).or_else(|| ranks.is_first().then_some(run_dir));
     Provenance::new(config, train.fingerprint(), vocabulary, dir)
+}
+
+/// Returns how tokens are hidden that are only read.
+///
+/// # Errors
+/// If the model predicts hidden tokens, and therefore reads none alone.
+fn hiding<M: Model>(config: &Config, vocabulary: &Vocabulary) -> Result<Option<Hiding>> {
+    let share = config.train.hidden_share;
+    ensure!(
+        share == 0.0 || !M::HIDES_TOKENS || !traits_of(config.task).hides_tokens,
+        "train.hidden_share = {share} hides tokens that are only read, and task = \"mlm\" learns those that it hides; set \
+         train.hidden_share=0, or train.masked_share={share}"
+    );
+    Hiding::of(config, vocabulary)
 }
 
 /// Returns how tokens are masked, if the task and the model want it.

@@ -70,6 +70,45 @@ fn of_a_text_only_tokens_that_are_no_label_are_hidden() {
     assert_eq!(read(&found.labels), read(&batch.labels));
 }
 
+/// Labels that are classes leave the text free: the choice is the one that a loop over the random words makes.
+#[test]
+fn of_a_text_with_classes_any_token_is_hidden_as_a_loop_would() {
+    let device = Device::flex();
+    let (n_rows, len, not) = (8, 16, TextBatch::NOT_COUNTED);
+    let read_ids: Vec<i32> = (0..n_rows * len).map(|at| if at % len == 0 { 3 } else { 10 + at }).collect();
+    let labels: Vec<i32> = (0..n_rows * len).map(|at| if at % len == 0 { at % 3 } else { not }).collect();
+    let ids = |ids: &[i32]| Tensor::<1, Int>::from_ints(ids, &device);
+    let batch = TextBatch {
+        input: ids(&read_ids),
+        labels: ids(&labels),
+        positions: None,
+        documents: None,
+        token_types: None,
+        preference: None,
+        max_labels: None,
+        lengths: ids(&vec![len; n_rows as usize]),
+        batch_size: n_rows as usize,
+        seq_len: len as usize,
+        tokens: (n_rows * len) as u64,
+    };
+    let config = kiln_model::hiding::HideConfig { token: 1, special_ids: vec![3], share: 0.25 };
+    let stream = || DropoutStream::new(5, 2, &device);
+    let found = kiln_model::hiding::hide_text(&batch, &config, &stream());
+    assert_eq!(read(&found.labels), labels);
+
+    let n = read_ids.len();
+    let words = kiln_kernels::random_words(n, &stream()).narrow(0, 0, 1).into_data().iter::<i32>().collect::<Vec<_>>();
+    let mut wanted = read_ids.clone();
+    for (id, word) in wanted.iter_mut().zip(&words) {
+        if *id != 3 && f64::from(*word) < 0.25 * 2_147_483_648.0 {
+            *id = 1;
+        }
+    }
+    assert_eq!(read(&found.input), wanted);
+    let n_hidden = wanted.iter().filter(|id| **id == 1).count();
+    assert!((15..50).contains(&n_hidden), "{n_hidden} of {n}");
+}
+
 #[test]
 fn a_run_that_hides_tokens_resumes_bit_for_bit_on_any_number_of_ranks() {
     let corpora = Corpora::new(200);
