@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use kiln_data::Rank;
 use kiln_kernels::collective::{CollectiveTime, Communicator, UniqueId};
-use kiln_kernels::has_kernels;
 use kiln_kernels::optim::overwrite;
+use kiln_kernels::{is_cpu, is_cuda};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -52,8 +52,7 @@ impl Ranks {
     /// # Errors
     /// If NCCL cannot be loaded or the GPUs cannot reach each other, or if another rank has failed.
     pub fn over(link: Link, device: &Device) -> Result<Self> {
-        let nccl =
-            if is_cpu(device) || !has_kernels(device) || share_gpus() { None } else { Some(join(&link, device)?) };
+        let nccl = if is_cuda(device) && !share_gpus() { Some(join(&link, device)?) } else { None };
         Ok(Self(Some(Arc::new(Members { link, nccl }))))
     }
 
@@ -277,10 +276,6 @@ fn join(link: &Link, device: &Device) -> Result<Communicator> {
     let ids = link.all_gather("sharing the id of the NCCL communicator", id)?;
     let id = ids[0].as_slice().try_into().context("the id of the NCCL communicator")?;
     Ok(Communicator::join(&UniqueId(id), link.rank(), link.size(), device)?)
-}
-
-fn is_cpu(device: &Device) -> bool {
-    device.clone().inner() == Device::flex()
 }
 
 /// Concatenates the ranks' tensors.

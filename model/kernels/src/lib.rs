@@ -98,7 +98,7 @@ pub use readback::Readback;
 pub use retained::Retained;
 pub use rotary::{RotaryScaling, RotaryWavelengths, rotary};
 pub use row::{row_argmax, row_sums};
-pub use settings::{Settings, SettingsGuard, has_kernels};
+pub use settings::{Settings, SettingsGuard, has_kernels, is_cpu, is_cuda};
 pub use step_attention::{StepAttentionConfig, step_attention, step_attention_is_fused};
 pub use swiglu::{geglu, swiglu};
 

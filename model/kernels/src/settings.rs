@@ -89,13 +89,13 @@ pub fn has_kernels(device: &Device) -> bool {
     is_cpu(device) || is_cuda(device)
 }
 
-/// Returns whether `device` is the CPU through `flex`.
-pub(crate) fn is_cpu(device: &Device) -> bool {
+/// Returns whether `device` is the CPU through `flex`, which computes at once: reading a tensor does not wait.
+pub fn is_cpu(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
 }
 
 /// Returns whether `device` belongs to CUDA's backend.
-pub(crate) fn is_cuda(device: &Device) -> bool {
+pub fn is_cuda(device: &Device) -> bool {
     #[cfg(feature = "cuda")]
     return matches!(
         device.clone().inner().as_dispatch(),
@@ -113,7 +113,8 @@ pub(crate) fn reference_operators() -> bool {
     Settings::current().reference_operators
 }
 
-/// Returns whether operators on `device` called on this thread compute by plain Burn operations.
+/// Returns whether fused operators on `device` called on this thread compute by plain Burn operations. What has no reference, such as
+/// copies, masks and random numbers, asks [`has_kernels`] alone.
 pub(crate) fn runs_plain(device: &Device) -> bool {
     reference_operators() || !has_kernels(device)
 }

@@ -83,8 +83,12 @@ pub fn gather(
     }
 
     if !has_kernels(device) {
-        let parts = parts.into_iter().map(|part| Tensor::from_dispatch(part.tensor)).collect();
-        return gather_by_backend(parts, places, n, dtype, device, accumulate_into);
+        let whole = accumulate_into.map_or_else(|| Tensor::zeros([n], (device, dtype)), |flat| flat.values);
+        return add_by_backend(
+            parts.into_iter().map(|part| Tensor::from_dispatch(part.tensor)).collect(),
+            places,
+            whole,
+        );
     }
     let accumulate = accumulate_into.is_some();
     let n_chunks: usize = places.iter().map(Place::n_chunks).sum();
@@ -111,17 +115,10 @@ pub fn gather(
     Flat { values: Tensor::from_dispatch(values), squares: Tensor::from_dispatch(squares) }
 }
 
-/// [`gather`] by plain Burn operations. `parts` are the numbers of tensors of any rank.
-fn gather_by_backend(
-    parts: Vec<Tensor<1>>,
-    places: &[Place],
-    n: usize,
-    dtype: DType,
-    device: &Device,
-    accumulate_into: Option<Flat>,
-) -> Flat {
-    let dtype = accumulate_into.as_ref().map_or(dtype, |flat| flat.values.dtype());
-    let zeros = |len: usize| Tensor::<1>::zeros([len], (device, DType::F32));
+/// Returns `whole` with `parts` added at `places`, by plain Burn operations. `parts` are the numbers of tensors of any rank.
+fn add_by_backend(parts: Vec<Tensor<1>>, places: &[Place], whole: Tensor<1>) -> Flat {
+    let ([n], dtype, device) = (whole.dims(), whole.dtype(), whole.device());
+    let zeros = |len: usize| Tensor::<1>::zeros([len], (&device, DType::F32));
     let mut in_order: Vec<(&Place, Tensor<1>)> = places.iter().zip(parts).collect();
     in_order.sort_by_key(|(place, _)| place.offset);
 
@@ -134,11 +131,7 @@ fn gather_by_backend(
     }
     pieces.extend((n > end).then(|| zeros(n - end)));
 
-    let added = Tensor::cat(pieces, 0);
-    let values = match accumulate_into {
-        Some(flat) => (flat.values.cast(DType::F32) + added).cast(dtype),
-        None => added.cast(dtype),
-    };
+    let values = (whole.cast(DType::F32) + Tensor::cat(pieces, 0)).cast(dtype);
     let squares = places.iter().map(|place| {
         let len = place.padded_len();
         let part = values.clone().narrow(0, place.offset, len).cast(DType::F32);

@@ -34,7 +34,7 @@ use progress::count;
 pub use progress::{Coefficients, Counters, LossScaling, Progress, StepPolicy};
 use slots::step;
 
-use crate::settings::{has_kernels, is_cpu, reference_operators, runs_plain};
+use crate::settings::{is_cuda, reference_operators, runs_plain};
 
 /// The optimizer's state of a model. Every tensor is `[n]`, laid out by the same [`Place`]s.
 #[derive(Debug, Clone)]
@@ -72,7 +72,7 @@ impl AdamWState {
 /// Returns whether a step overwrites the buffers of its state, so that views of the weights taken once show every later
 /// step. On the CPU, on a device without [kernels](crate::has_kernels), and with reference operators, a step makes new tensors.
 pub fn is_updated_in_place(device: &Device) -> bool {
-    has_kernels(device) && !is_cpu(device) && !reference_operators()
+    is_cuda(device) && !reference_operators()
 }
 
 /// Hyperparameters that stay the same over a run.

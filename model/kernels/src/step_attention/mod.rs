@@ -19,7 +19,7 @@ pub(crate) use kernel::tests::offline_kernels;
 use ops::StepAttentionOps;
 pub(crate) use ops::StepSpec;
 
-use crate::settings::{has_kernels, is_cpu, runs_plain};
+use crate::settings::{is_cpu, is_cuda, runs_plain};
 
 /// Heads of [`step_attention`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,7 +39,7 @@ pub struct StepAttentionConfig {
 
 /// Returns whether [`step_attention`] has a kernel for heads of `head_dim` features on `device`.
 pub fn step_attention_is_fused(device: &Device, head_dim: usize) -> bool {
-    is_cpu(device) || has_kernels(device) && matches!(head_dim, 32 | 64 | 128 | 256)
+    is_cpu(device) || is_cuda(device) && matches!(head_dim, 32 | 64 | 128 | 256)
 }
 
 /// Attends from one query per row to the first `lengths` positions of the row. The result of a row has the same bits whatever other
