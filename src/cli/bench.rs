@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use burn::tensor::{Device, FloatDType};
-use kiln_kernels::has_kernels;
+use kiln_kernels::is_cuda;
 use kiln_lab::diagnose::Effort;
 use kiln_lab::diagnose::bench_record::BenchRecord;
 use kiln_lab::diagnose::operators::{Peaks, measure as measure_operators, measure_compared};
@@ -210,7 +210,7 @@ impl Bench {
             _ => "f32",
         };
         json!({
-            "device": if device::is_cpu(&self.device) || !has_kernels(&self.device) { "cpu" } else { "cuda" },
+            "device": if is_cuda(&self.device) { "cuda" } else { "cpu" },
             "dtype": dtype,
             "peak_flops": self.peaks.as_ref().map(|peaks| peaks.flops),
             "steps": self.effort.steps,

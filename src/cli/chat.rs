@@ -8,7 +8,6 @@ use kiln_data::{ChatMessage, ChatTemplate, Role, SpecialEncoder};
 use kiln_train::config::GenerateConfig;
 use kiln_train::generate::{Conversation, TextGenerator};
 use kiln_train::logging::print::{over_line, results, stderr_line};
-use kiln_train::run::TrainedModel;
 use serde_json::{Value, json};
 
 use super::config_args::{DeviceArgs, GenerateArgs, NoSetArgs, checked};
@@ -169,8 +168,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         let command = format!("echo {} | kiln chat {}", shell_word(text), shell_path(&args.run));
         return Err(Usage(format!("{text:?}: pass the message on stdin: {command}")).into());
     }
-    let device = args.device.open()?;
-    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    let (device, run) = args.device.open_with(&args.run, args.checkpoint.as_deref())?;
     run.check_language_model()?;
     note_age(&run, &args.run, args.checkpoint.as_deref());
 

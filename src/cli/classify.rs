@@ -10,7 +10,6 @@ use kiln_train::config::task::{Classes, traits_of};
 use kiln_train::dataset::labelled;
 use kiln_train::generate::{ClassPredictor, Classified};
 use kiln_train::logging::print::{results, stderr_line};
-use kiln_train::run::TrainedModel;
 use serde_json::{Map, Value, json};
 
 use super::config_args::{DeviceArgs, checked};
@@ -76,8 +75,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     if args.pair.is_some() && args.texts.len() != 1 {
         return Err(Usage(format!("--pair stands next to one TEXT, and there are {}", args.texts.len())).into());
     }
-    let device = args.device.open()?;
-    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    let (device, run) = args.device.open_with(&args.run, args.checkpoint.as_deref())?;
     let (model, tokenizer) = run.class_model(run.dtype_on(&device)?, &device)?;
     note_age(&run, &args.run, args.checkpoint.as_deref());
     let of_run = &run.config.generate;

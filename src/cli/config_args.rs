@@ -10,6 +10,7 @@ use kiln_train::config::{
 };
 use kiln_train::device::{DeviceChoice, DeviceError, gpu_hint, machine_of};
 use kiln_train::logging::print::stderr_line;
+use kiln_train::run::TrainedModel;
 
 use super::pool;
 
@@ -108,6 +109,12 @@ impl DeviceArgs {
     pub(super) fn open(&self) -> Result<Device, DeviceError> {
         pool::join();
         self.choice().open()
+    }
+
+    /// Opens the device, and meanwhile the run that it will compute with.
+    pub(super) fn open_with(&self, run: &Path, checkpoint: Option<&str>) -> anyhow::Result<(Device, TrainedModel)> {
+        pool::join();
+        TrainedModel::find_and_open(run, checkpoint, self.choice())
     }
 
     /// Returns the device that was asked for. Prints a hint if a GPU is idle because this build cannot use it.

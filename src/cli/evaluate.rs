@@ -89,8 +89,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
 
 /// Scores the checkpoint together with the other ranks. Rank 0 prints.
 fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
-    let device = device.open()?;
-    let mut run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    let (device, mut run) = TrainedModel::find_and_open(&args.run, args.checkpoint.as_deref(), device)?;
     if args.data.is_empty() {
         run = run.with_split_rows();
     }

@@ -7,7 +7,6 @@ use anyhow::Result;
 use kiln_train::config::GenerateConfig;
 use kiln_train::generate::{Candidate, Filled, MaskFiller};
 use kiln_train::logging::print::results;
-use kiln_train::run::TrainedModel;
 use serde_json::{Value, json};
 
 use super::config_args::{DeviceArgs, checked};
@@ -63,8 +62,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     if args.top_k == 0 {
         return Err(Usage("--top-k 0 would show no token; use at least 1".into()).into());
     }
-    let device = args.device.open()?;
-    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    let (device, run) = args.device.open_with(&args.run, args.checkpoint.as_deref())?;
     run.check_masked_model()?;
     note_age(&run, &args.run, args.checkpoint.as_deref());
     let of_run = &run.config.generate;

@@ -8,7 +8,6 @@ use anyhow::Result;
 use kiln_train::config::GenerateConfig;
 use kiln_train::generate::{Continuation, TextGenerator};
 use kiln_train::logging::print::{results, stderr_line};
-use kiln_train::run::TrainedModel;
 use serde_json::json;
 
 use super::config_args::{DeviceArgs, GenerateArgs, NoSetArgs, checked};
@@ -116,8 +115,7 @@ fn check(args: &Args) -> Result<(), Usage> {
 
 pub(super) fn run(args: Args) -> Result<()> {
     check(&args)?;
-    let device = args.device.open()?;
-    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    let (device, run) = args.device.open_with(&args.run, args.checkpoint.as_deref())?;
     run.check_language_model()?;
     note_age(&run, &args.run, args.checkpoint.as_deref());
     let config = args.config(&run.config.generate)?;

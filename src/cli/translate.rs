@@ -98,8 +98,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
 
 /// Translates together with the other ranks. Rank 0 reads and prints.
 fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
-    let device = device.open()?;
-    let run = TrainedModel::find(&args.run, args.checkpoint.as_deref())?;
+    let (device, run) = TrainedModel::find_and_open(&args.run, args.checkpoint.as_deref(), device)?;
     let mut config = args.generate.apply(&run.config.generate)?;
     if let Some(n_best) = args.n_best
         && args.generate.beam.is_none()

@@ -16,6 +16,8 @@ use crate::kiln::{Workplace, copy_folder};
 const N_LAYERS: usize = 13;
 const WIDTH: usize = 512;
 const INNER: usize = 2048;
+/// A short command may end before its peak is read: the largest of several runs is the peak.
+const SMALL: [&str; 4] = ["small-1", "small-2", "small-3", "small-4"];
 
 /// Makes the folder of a Llama in bf16: the committed one if it is small, else one with as large a vocabulary and 55 M parameters.
 /// Returns the bytes of its weights.
@@ -107,25 +109,27 @@ fn peak(place: &Workplace, arguments: &[&str]) -> u64 {
 fn commands_need_memory_for_the_largest_tensors_and_not_for_the_model() {
     let place = Workplace::new();
     let bytes = make_llama(&place, "large", false);
-    make_llama(&place, "small", true);
+    for name in SMALL {
+        make_llama(&place, name, true);
+    }
     assert!(bytes > 100 << 20, "{bytes}");
 
     let generate = ["generate", "runs/MODEL", "--device", "cpu", "--prompt", "a", "--max-new-tokens", "4"];
     // Besides what the command needs for a small model: the model in f32 where it is computed with, and less than the file elsewhere.
-    // A command with a small model may end before its memory is read.
     for (arguments, limit) in [
         (&["import", "MODEL", "--out", "runs/MODEL"][..], bytes),
         (&["check", "runs/MODEL"], bytes),
         (&["export", "runs/MODEL", "out/MODEL", "--dtype", "bf16"], bytes),
         (&["export", "runs/MODEL", "out/MODEL-f32", "--dtype", "f32"], bytes),
         (&["export", "runs/MODEL", "out/MODEL.gguf", "--dtype", "f16"], bytes),
-        (&generate, 2 * bytes + bytes / 4 * 3),
+        (&generate, 2 * bytes + bytes / 2),
     ] {
         let of = |model: &str| {
             let arguments: Vec<_> = arguments.iter().map(|argument| argument.replace("MODEL", model)).collect();
             peak(&place, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
         };
-        let (small, large) = (of("small"), of("large"));
+        let small = SMALL.iter().map(|name| of(name)).max().expect("several");
+        let large = of("large");
         let more = large.saturating_sub(small);
         println!("{arguments:?}: {} MB and {} MB more", small >> 20, more >> 20);
         assert!(more < limit, "{arguments:?} took {more} bytes more for a model of {bytes} bytes, and {small} without");

@@ -11,8 +11,9 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use burn::tensor::Device;
-use kiln_kernels::has_kernels;
+use burn::tensor::{Device, Tensor};
+pub use kiln_kernels::is_cpu;
+use kiln_kernels::{has_kernels, is_cuda};
 use thiserror::Error;
 
 pub use kernels::{KERNEL_FILE, KERNEL_FILE_VARIABLE, kernel_folder, take_kernel_notes};
@@ -173,9 +174,11 @@ fn open_wgpu(wanted: DeviceChoice, _index: usize) -> Result<Device, DeviceError>
     Err(DeviceError::NotBuilt(wanted))
 }
 
-/// Whether `device` is the CPU backend, which computes synchronously: reading a tensor does not wait.
-pub fn is_cpu(device: &Device) -> bool {
-    device.clone().inner() == Device::flex()
+/// Waits until `device` can compute: a GPU makes its context when it is first used.
+pub(crate) fn start(device: &Device) {
+    if is_cuda(device) {
+        Tensor::<1>::zeros([1], device).into_data();
+    }
 }
 
 /// The name of `device` in logs: the GPU's name, or "CPU (4 threads)".

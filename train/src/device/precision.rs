@@ -1,10 +1,9 @@
 //! The dtype of weights and activations. Master weights, optimizer state, statistics and reductions are always f32.
 
 use burn::tensor::{DType, Device, FloatDType};
-use kiln_kernels::has_kernels;
+use kiln_kernels::{has_kernels, is_cuda};
 use thiserror::Error;
 
-use super::is_cpu;
 use crate::config::Precision;
 
 /// The device does not support the requested precision.
@@ -39,7 +38,7 @@ pub fn compute_dtype(precision: Precision, device: &Device) -> Result<FloatDType
         Precision::Bf16 => Err(NO_BF16),
         Precision::Fp16 if has(DType::F16) => Ok(FloatDType::F16),
         Precision::Fp16 => Err(NO_FP16),
-        Precision::Auto if !is_cpu(device) && has_kernels(device) && has(DType::BF16) => Ok(FloatDType::BF16),
+        Precision::Auto if is_cuda(device) && has(DType::BF16) => Ok(FloatDType::BF16),
         Precision::Auto => Ok(FloatDType::F32),
     }
 }

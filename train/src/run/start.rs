@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use burn::tensor::Device;
-use kiln_kernels::{has_kernels, product_kernels};
+use kiln_kernels::{is_cuda, product_kernels};
 use kiln_model::{Transformer, TransformerConfig};
 
 use super::folder::write_config;
@@ -88,12 +88,12 @@ impl Prepared {
         let notes = start.iter().chain(&run.options.notes);
         notes.chain(&plan.data_lines()).chain(model_lines).try_for_each(|note| logging.note(note))?;
         take_kernel_notes().iter().try_for_each(|note| logging.note(note))?;
-        if config.train.kernels != Kernels::Auto && !computes_on_cpu && has_kernels(&device) {
+        if config.train.kernels != Kernels::Auto && is_cuda(&device) {
             let set = product_kernels(&device).map_or("Burn's own".into(), |set| format!("Kiln's for {set}"));
             logging.note(&format!("products and attention: kernels {set} (train.kernels)"))?;
         }
         let is_f32 = config.train.precision == Precision::F32;
-        if is_f32 && !computes_on_cpu && has_kernels(&device) {
+        if is_f32 && is_cuda(&device) {
             let how = match config.train.f32_products {
                 F32Products::F32 => "with the accuracy of f32; \"tf32\" is faster",
                 F32Products::Tf32 => "rounded to TF32",

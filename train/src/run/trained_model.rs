@@ -1,7 +1,9 @@
 //! A checkpoint of a run, opened to evaluate it or to generate text with it.
 
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use burn::module::Module;
@@ -17,7 +19,7 @@ use crate::checkpoint::{
 use crate::config::task::traits_of;
 use crate::config::{Config, Precision};
 use crate::dataset::Vocabulary;
-use crate::device::{PrecisionError, compute_dtype};
+use crate::device::{DeviceChoice, DeviceError, PrecisionError, compute_dtype, start};
 
 /// The weights of a checkpoint that are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -70,6 +72,23 @@ impl TrainedModel {
     /// [`RunError::NoRun`] if `dir` is neither a run folder nor a checkpoint.
     pub fn find(dir: &Path, checkpoint: Option<&str>) -> Result<Self> {
         Self::find_weights(dir, checkpoint, None)
+    }
+
+    /// Opens a run as [`Self::find`] does, and meanwhile the device that will compute with it.
+    ///
+    /// # Errors
+    /// As [`Self::find`], and if the device does not exist.
+    pub fn find_and_open(dir: &Path, checkpoint: Option<&str>, device: DeviceChoice) -> Result<(Device, Self)> {
+        thread::scope(|scope| {
+            let opening = scope.spawn(|| {
+                let device = device.open()?;
+                start(&device);
+                Ok::<_, DeviceError>(device)
+            });
+            let found = Self::find(dir, checkpoint);
+            let device = opening.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+            Ok((device, found?))
+        })
     }
 
     /// Opens a run as [`Self::find`] does, with the weights that are asked for. Without a wish the run's `train.use_ema` decides.

@@ -35,7 +35,7 @@ use super::feed::shape_of;
 use super::state::TrainState;
 use super::step::{MicroBatch, compute_gradients, in_order, train_step_with};
 use crate::config::Capture;
-use crate::device::reserved_bytes;
+use crate::device::{device_name, reserved_bytes};
 use crate::eval::Model;
 use crate::metrics::deferred::Measures;
 use crate::optim::FlatGradients;
@@ -135,8 +135,10 @@ impl<M: Model> CapturedSteps<M> {
     pub fn new(mode: Capture, device: &Device) -> Self {
         let mut steps = Self::with_recorder(mode, Box::new(Graphs));
         let obstacle = match can_capture(device) {
-            false => "only CUDA devices have CUDA graphs",
-            true if Settings::current().reference_operators => "reference operators make new weights in every step",
+            false => format!("{} has no CUDA graphs", device_name(device)),
+            true if Settings::current().reference_operators => {
+                "reference operators make new weights in every step".into()
+            }
             true => return steps,
         };
         (steps.policy, steps.counted) = (None, None);

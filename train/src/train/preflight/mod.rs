@@ -20,14 +20,13 @@ use std::time::Instant;
 use anyhow::Result;
 use burn::tensor::Device;
 use kiln_data::BatchSource;
-use kiln_kernels::has_kernels;
+use kiln_kernels::{is_cpu, is_cuda};
 use kiln_model::ActivationCheckpointing;
 use kiln_ranks::{Phase, Ranks};
 
 use self::fit::{Footprint, Freedom, fit};
 use super::state::TrainState;
 use crate::config::{Checkpointing, TrainConfig};
-use crate::device::is_cpu;
 use crate::eval::Model;
 use crate::logging::{Activity, Logging};
 
@@ -67,7 +66,7 @@ impl Preflight<'_> {
         }
         let sources = [Some(train), valid];
         let first = begin(checkpointing)?;
-        if !is_cpu(device) && has_kernels(device) {
+        if is_cuda(device) {
             let counts = [accum, config.split_batches.max(1)];
             // Progress that cannot be shown does not stop a run; the next line that is logged fails, too.
             let show = |done, of| match of {
@@ -97,7 +96,7 @@ impl Preflight<'_> {
         }
 
         // The CPU compiles nothing, and without kernels of Kiln's the shapes share their kernels.
-        if config.warm_up && !is_cpu(device) && has_kernels(device) {
+        if config.warm_up && is_cuda(device) {
             let show = |done, of| logging.preparing("warming up", done, of);
             let warm_up = || warm_up::warm_up(&state, sources, [accum, splits], started, show);
             let warmed = ranks.first_then_others("compiling kernels", warm_up)?;
