@@ -3,6 +3,7 @@
 mod generation;
 mod generation_keys;
 mod languages;
+mod made_from;
 pub(super) mod tokenizer_settings;
 mod tokenizers;
 
@@ -27,9 +28,13 @@ use kiln_train::generate::TokenRules;
 use kiln_train::logging::print::{stderr_line, stdout_line};
 use kiln_train::run::{NewRun, folder};
 use languages::Languages;
+use made_from::{MADE_FROM_FILE, is_made_from};
 use serde_json::{Map, Value, json};
 use tokenizer_settings::PUBLISHED;
 use tokenizers::{Roles, Tokenizers};
+
+use super::error::Usage;
+use super::lines::shell_path;
 
 /// Makes a run from a Hugging Face model folder
 ///
@@ -78,12 +83,24 @@ pub(super) fn is_model_folder(dir: &Path) -> bool {
     dir.join(CONFIG_FILE).is_file() && !dir.join(RUN_CONFIG_FILE).is_file()
 }
 
-/// Returns the run that was imported from the model folder `dir`, or imports it now.
+/// Returns the run that was imported from the model folder `dir` as it is now, or imports it.
+///
+/// # Errors
+/// If a run has the folder's name and was made of something else.
 pub(super) fn imported(dir: PathBuf) -> Result<PathBuf> {
     let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     let before = folder::default_for(name.as_deref().unwrap_or("imported"));
     if before.join(RUN_CONFIG_FILE).is_file() {
-        stderr_line!("{}: a model folder; taking {}, which has its name", dir.display(), before.display());
+        if !is_made_from(&before, &dir)? {
+            let (folder, other) = (shell_path(&dir), shell_path(&before.with_file_name("NAME")));
+            return Err(Usage(format!(
+                "{}: a model folder, and {} was not made of its files as they are now: kiln import {folder} --out {other}, then --from {other}",
+                dir.display(),
+                before.display()
+            ))
+            .into());
+        }
+        stderr_line!("{}: a model folder; taking {}, which was imported from it", dir.display(), before.display());
         return Ok(before);
     }
     stderr_line!("{}: a model folder; importing it into {}", dir.display(), before.display());
@@ -92,6 +109,7 @@ pub(super) fn imported(dir: PathBuf) -> Result<PathBuf> {
 
 /// Makes a run of a model folder. Returns the run's folder.
 fn import(args: Args) -> Result<PathBuf> {
+    let as_it_is = args.adapter.is_none() && args.tokenizer.is_none() && args.languages.are_default();
     let source = Folder::open(&args.dir)?;
     let name = args.dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     let out = folder::for_import(args.out.as_deref(), name.as_deref().unwrap_or("imported"))?;
@@ -164,11 +182,19 @@ fn import(args: Args) -> Result<PathBuf> {
         }
         Vocabulary::Text(_) => (),
     }
-    files.push(StoredFile { name: RUN_CONFIG_FILE.to_owned(), bytes: config.to_toml().into_bytes() });
+    files.extend(own_files(&config, as_it_is.then_some(&*args.dir))?);
     files.sort_by(|a, b| a.name.cmp(&b.name));
     new.finish_with(&weights, &model, &files)?;
     stderr_line!("imported a {family} model of {:.1} M parameters", n_params(&model).total() as f64 / 1e6);
     Ok(out)
+}
+
+/// Returns what Kiln adds to the files of a model folder: the configuration, and what `folder` held.
+fn own_files(config: &Config, folder: Option<&Path>) -> Result<Vec<StoredFile>> {
+    let config = StoredFile { name: RUN_CONFIG_FILE.to_owned(), bytes: config.to_toml().into_bytes() };
+    let recorded = folder.map(made_from::record).transpose()?;
+    let recorded = recorded.map(|bytes| StoredFile { name: MADE_FROM_FILE.to_owned(), bytes });
+    Ok([Some(config), recorded].into_iter().flatten().collect())
 }
 
 /// Adds the adapters or the learned prompt of peft in `dir`.

@@ -290,7 +290,10 @@ fn scored(number: usize, hypothesis: &Hypothesis) -> String {
 /// Adds the lines of earlier chunks to the line number.
 fn numbered(error: GenerateError, n_before: usize) -> GenerateError {
     match error {
-        GenerateError::TooLong { line, found, limit } => GenerateError::TooLong { line: line + n_before, found, limit },
+        GenerateError::TooLong { line, found, limit, others } => {
+            let others = others.into_iter().map(|other| other + n_before).collect();
+            GenerateError::TooLong { line: line + n_before, found, limit, others }
+        }
         GenerateError::PrefixTooLong { line, found, limit } => {
             GenerateError::PrefixTooLong { line: line + n_before, found, limit }
         }

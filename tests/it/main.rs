@@ -39,6 +39,7 @@ mod readme;
 mod report;
 mod resuming;
 mod same_text;
+mod second_trial;
 mod sentencepiece;
 mod strangers;
 mod text;

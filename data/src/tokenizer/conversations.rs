@@ -32,4 +32,16 @@ impl TextTokenizer {
         let end = self.chat_template()?.end_of_turn().unwrap_or_default();
         self.special_encoder()?.first_added_token(&end)
     }
+
+    /// Returns the text that ends a turn, if it is not a token of the vocabulary: several tokens spell it.
+    ///
+    /// # Errors
+    /// If the template is not valid.
+    pub fn spelled_end_of_turn(&self) -> Result<Option<String>> {
+        if self.end_of_turn()?.is_some() {
+            return Ok(None);
+        }
+        let end = self.chat_template()?.end_of_turn().unwrap_or_default();
+        Ok(Some(end.trim().to_owned()).filter(|end| !end.is_empty()))
+    }
 }

@@ -1,5 +1,6 @@
 //! What `kiln export` writes into `generation_config.json`: how the run generates.
 
+use kiln_data::TextTokenizer;
 use kiln_train::config::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 use kiln_train::dataset::Vocabulary;
 use kiln_train::generate::TokenRules;
@@ -24,10 +25,7 @@ pub(super) fn describe(run: &TrainedModel, generation: &mut Value) {
             if !settings.force_end {
                 generation["forced_eos_token_id"] = Value::Null;
             }
-            if settings.length_normalization == LengthNormalization::Power && settings.max_len_ratio == 0.0 {
-                let n_first = tokenizers.before_target().len();
-                generation["max_length"] = json!(settings.max_len_offset + n_first + 1); // the start token counts
-            }
+            generation["max_length"] = json!(longest_translation(run, tokenizers.before_target().len()));
         }
         Vocabulary::Text(tokenizer) => {
             let mut rules = TokenRules::of_text(tokenizer).with(settings.special_tokens);
@@ -39,6 +37,7 @@ pub(super) fn describe(run: &TrainedModel, generation: &mut Value) {
             {
                 rules.end_at(id);
             }
+            note_spelled_end(run, tokenizer);
 
             if rules.ends.len() > 1 {
                 generation["eos_token_id"] = json!(rules.ends);
@@ -65,6 +64,28 @@ pub(super) fn describe(run: &TrainedModel, generation: &mut Value) {
     describe_beams(settings, generation);
     if settings.beam_size == 1 {
         describe_sampling(settings, generation);
+    }
+}
+
+/// Says how a text ends at the end of a turn that several tokens spell: `transformers` knows ends that are one token.
+fn note_spelled_end(run: &TrainedModel, tokenizer: &TextTokenizer) {
+    if run.config.data.text.is_chat()
+        && let Ok(Some(end)) = tokenizer.spelled_end_of_turn()
+    {
+        stderr_line!(
+            "note: {end} ends a turn and is not a token of this vocabulary: pass stop_strings=[\"{end}\"] and the tokenizer to generate(), or \
+             transformers writes beyond the answer"
+        );
+    }
+}
+
+/// The most tokens of a translation, the start token included. `transformers` knows no limit that depends on the source, and without
+/// one it ends each translation after 20 tokens.
+fn longest_translation(run: &TrainedModel, n_first: usize) -> usize {
+    let (settings, positions) = (&run.config.generate, run.model.max_positions);
+    match settings.max_len_ratio == 0.0 {
+        true => (settings.max_len_offset + n_first + 1).min(positions),
+        false => positions,
     }
 }
 

@@ -21,6 +21,11 @@ pub(super) struct Languages {
 }
 
 impl Languages {
+    /// Returns whether the user names none.
+    pub(super) fn are_default(&self) -> bool {
+        self.source_lang.is_none() && self.target_lang.is_none()
+    }
+
     /// Returns the tokens in front of sources and targets; `None` for other families. `around` are the ids that the tokenizer puts
     /// around a text, and `forced_first` begins every translation.
     pub(super) fn tokens(

@@ -9,7 +9,9 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
-use kiln_data::{CorpusConfig, CorpusFormat, PairCorpus, TextConfig, TextCorpus, TextFormat, records_of};
+use kiln_data::{
+    CorpusConfig, CorpusFormat, LabelledCorpus, PairCorpus, TextConfig, TextCorpus, TextFormat, records_of,
+};
 use serde_json::json;
 
 use crate::config::Config;
@@ -117,16 +119,26 @@ fn rows(config: &Config) -> Result<(Vec<String>, Option<String>)> {
             let (documents, report) = TextCorpus::open(&data.train, &data.text)?.read_all().context("data.train")?;
             (documents.into_iter().map(|text| json!({"text": text}).to_string()).collect(), report)
         }
-        // What is wrong with a row is said when it is read.
-        Reads::Text => {
-            let mut rows = Vec::new();
-            for file in files(config)? {
-                rows.extend(records_of(&file).context("data.train")?);
-            }
-            return Ok((rows, None));
+        Reads::Text if traits_of(config.task).classes.is_some() => {
+            // What is wrong with a row is said where the row is; the two files hold good ones.
+            let corpus = LabelledCorpus::read(&data.train, config.task, &data.labels).context("data.train")?;
+            let mut rows = records(config)?;
+            rows.retain(|row| LabelledCorpus::can_use(row, config.task, &data.labels));
+            return Ok((rows, (corpus.report().bad() > 0).then(|| corpus.report().to_string())));
         }
+        // What is wrong with a conversation is said when it is read.
+        Reads::Text => return Ok((records(config)?, None)),
     };
     Ok((rows, (report.bad() > 0).then(|| report.to_string())))
+}
+
+/// Returns every record of the training text as a JSON line.
+fn records(config: &Config) -> Result<Vec<String>> {
+    let mut rows = Vec::new();
+    for file in files(config)? {
+        rows.extend(records_of(&file).context("data.train")?);
+    }
+    Ok(rows)
 }
 
 /// Writes the two parts. Returns a sentence about them.

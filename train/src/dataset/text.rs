@@ -258,11 +258,18 @@ pub(super) fn with_chat_template(config: &Config, tokenizer: TextTokenizer) -> R
 
 /// Says if the conversations of a run are written with the template for models that have none.
 pub(super) fn default_template(config: &Config, tokenizer: &TextTokenizer) -> Result<Option<String>> {
-    let is_default = config.data.text.is_chat() && tokenizer.chat_template()?.is_default();
-    Ok(is_default.then(|| {
-        "conversations are written with ChatML, because the model has no chat template (data.text.chat_template sets one)"
-            .to_owned()
-    }))
+    if !config.data.text.is_chat() || !tokenizer.chat_template()?.is_default() {
+        return Ok(None);
+    }
+    let spelled = tokenizer.spelled_end_of_turn()?.map_or(String::new(), |end| {
+        format!(
+            "; its {end} is not a token of this vocabulary, so that kiln chat ends an answer there and an exported model does not, unless \
+             a program gives it stop_strings: for an export, set a template that ends a turn with the model's end token"
+        )
+    });
+    Ok(Some(format!(
+        "conversations are written with ChatML, because the model has no chat template (data.text.chat_template sets one){spelled}"
+    )))
 }
 
 /// Loads the tokenizer that the configuration names, or trains it. A trained tokenizer is reused from `dir` as long as

@@ -8,7 +8,8 @@ use thiserror::Error;
 pub enum GenerateError {
     /// A source does not fit the model.
     #[error(
-        "line {line} has {found} tokens, but the model reads at most {limit} (model.max_positions): split the line into sentences"
+        "line {line} has {found} tokens, but the model reads at most {limit} (model.max_positions): split the line into sentences{}",
+        further(others)
     )]
     TooLong {
         /// Line number, counted from 1.
@@ -17,6 +18,8 @@ pub enum GenerateError {
         found: usize,
         /// Positions of the model.
         limit: usize,
+        /// Numbers of further lines that are too long.
+        others: Vec<usize>,
     },
     /// The words that a translation begins with leave no room.
     #[error(
@@ -153,5 +156,18 @@ impl From<TensorReadError> for Interruption {
 impl From<GenerateError> for Interruption {
     fn from(error: GenerateError) -> Self {
         Self::Error(error)
+    }
+}
+
+/// Line numbers that an error names.
+const SHOWN: usize = 10;
+
+/// Names further lines with the same problem.
+fn further(lines: &[usize]) -> String {
+    let shown: Vec<String> = lines.iter().take(SHOWN).map(usize::to_string).collect();
+    match lines.len().saturating_sub(SHOWN) {
+        _ if lines.is_empty() => String::new(),
+        0 => format!("; too long, too: {}", shown.join(", ")),
+        more => format!("; too long, too: {} and {more} more", shown.join(", ")),
     }
 }

@@ -89,7 +89,7 @@ impl MaskFiller {
             }
             let ids = self.encoder.encode(text.as_ref())?;
             if ids.len() > limit {
-                return Err(GenerateError::TooLong { line, found: ids.len(), limit });
+                return Err(GenerateError::TooLong { line, found: ids.len(), limit, others: Vec::new() });
             }
             if !ids.contains(&self.encoder.mask()) {
                 return Err(GenerateError::NoMask { line, mask: self.mask_token().to_owned() });

@@ -208,14 +208,18 @@ impl Translator {
         let sources = self.tokenizers.encode_sources(&sources)?;
         let targets = self.tokenizers.encode_targets(&prefixes)?;
 
+        let too_long = sources.iter().zip(&full).filter(|(ids, _)| ids.len() > positions);
+        let too_long: Vec<_> = too_long.map(|(ids, (number, _))| (number + 1, ids.len())).collect();
+        if let [(line, found), others @ ..] = &too_long[..] {
+            let others = others.iter().map(|(line, _)| *line).collect();
+            return Err(GenerateError::TooLong { line: *line, found: *found, limit: positions, others });
+        }
+
         let n_first = self.tokenizers.before_target().len();
         let mut rows = Vec::with_capacity(full.len());
         for ((ids, target), (number, _)) in sources.into_iter().zip(targets).zip(&full) {
             let given: Vec<u32> = [self.tokenizers.special().bos].into_iter().chain(without_end(target)).collect();
-            let (line, found, limit) = (number + 1, ids.len(), positions);
-            if found > limit {
-                return Err(GenerateError::TooLong { line, found, limit });
-            }
+            let (line, limit) = (number + 1, positions);
             if given.len() > limit {
                 return Err(GenerateError::PrefixTooLong { line, found: given.len(), limit });
             }

@@ -22,7 +22,7 @@ pub fn numbers() -> Config {
 /// 1 M parameters and the vocabulary, with much dropout: for hundreds to a few thousand pairs.
 pub fn few_pairs() -> Config {
     Config {
-        tokenizer: TokenizerConfig { vocab_size: 1500, ..TokenizerConfig::default() },
+        tokenizer: TokenizerConfig { vocab_size: 1500, split_digits: true, ..TokenizerConfig::default() },
         loader: LoaderConfig { batch_tokens: 1024, num_workers: 1, ..LoaderConfig::default() },
         model: TransformerConfig {
             d_model: 128,
@@ -42,7 +42,7 @@ pub fn few_pairs() -> Config {
 /// 0.4 M parameters and the vocabulary: to try out a corpus on a CPU.
 pub fn tiny() -> Config {
     Config {
-        tokenizer: TokenizerConfig { vocab_size: 4000, ..TokenizerConfig::default() },
+        tokenizer: TokenizerConfig { vocab_size: 4000, split_digits: true, ..TokenizerConfig::default() },
         loader: LoaderConfig { batch_tokens: 4096, ..LoaderConfig::default() },
         model: TransformerConfig { dropout: 0.1, ..TransformerConfig::tiny() },
         optim: OptimConfig { lr: 2e-3, warmup_steps: 200, ..OptimConfig::default() },
