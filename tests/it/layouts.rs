@@ -10,7 +10,7 @@ const BAD: &str = "zzbad";
 /// Name, a row made of a number, and what a model that reads the layout learns; nothing reads a layout without.
 type Layout = (&'static str, fn(usize) -> String, Option<&'static str>);
 
-const LAYOUTS: [Layout; 15] = [
+const LAYOUTS: [Layout; 20] = [
     ("pairs", |i| format!(r#"{{"en": "source {i}", "it": "answer {i}"}}"#), Some("answer")),
     (
         "hf_pairs",
@@ -58,6 +58,31 @@ const LAYOUTS: [Layout; 15] = [
         Some("answer"),
     ),
     ("kto", |i| format!(r#"{{"prompt": "source {i}", "completion": "{BAD} {i}", "label": {}}}"#, i % 2 == 0), None),
+    ("kto_numbers", |i| format!(r#"{{"prompt": "source {i}", "completion": "{BAD} {i}", "label": {}}}"#, i % 2), None),
+    (
+        "kto_lists",
+        |i| {
+            let [question, answer] = [("user", "source"), ("assistant", BAD)]
+                .map(|(role, text)| format!(r#"[{{"role": "{role}", "content": "{text} {i}"}}]"#));
+            format!(r#"{{"prompt": {question}, "completion": {answer}, "label": {}}}"#, i % 2)
+        },
+        None,
+    ),
+    (
+        "kto_messages",
+        |i| {
+            let question = format!(r#"{{"role": "user", "content": "source {i}"}}"#);
+            let answer = format!(r#"{{"role": "assistant", "content": "{BAD} {i}"}}"#);
+            format!(r#"{{"messages": [{question}, {answer}], "label": {}}}"#, i % 2 == 0)
+        },
+        None,
+    ),
+    (
+        "kto_tags",
+        |i| format!(r#"{{"instruction": "source {i}", "output": "{BAD} {i}", "kto_tag": {}}}"#, i % 2 == 0),
+        None,
+    ),
+    ("kto_scores", |i| format!(r#"{{"question": "source {i}", "answer": "{BAD} {i}", "score": {}}}"#, i % 5), None),
     ("labels", |i| format!(r#"{{"description": "source {i}", "section": "class{}"}}"#, i % 3), Some("source")),
     ("numbers", |i| format!(r#"{{"text": "source {i}", "label": {}}}"#, i % 2), Some("source")),
     ("tags", |i| format!(r#"{{"words": ["source", "{i}"], "ner_tags": [0, {}]}}"#, i % 3), Some("source")),

@@ -42,6 +42,7 @@ mod same_text;
 mod second_trial;
 mod sentencepiece;
 mod strangers;
+mod tables;
 mod text;
 mod tidy;
 mod together;

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::field_order::field_order;
 use super::template::RowTemplate;
 use crate::formats::{FileFormat, RowProblem, Wanted};
 
@@ -75,19 +76,30 @@ fn malformed_json(error: serde_json::Error) -> RowProblem {
     RowProblem::Malformed(format!("not a JSON object: {text} (byte {})", error.column()))
 }
 
+/// The first rows of a file.
+#[derive(Default)]
+pub(super) struct FirstRows {
+    pub(super) rows: Vec<Map<String, Value>>,
+    /// The fields of the first row in the order of the file, with dots for nested objects.
+    pub(super) order: Vec<String>,
+}
+
 /// Returns the first JSON objects of a file. Empty if it cannot be read.
-pub(super) fn first_rows(path: &Path) -> Vec<serde_json::Map<String, Value>> {
-    let mut rows = Vec::new();
-    let Ok(mut records) = FileFormat::JSON.open(path, &Wanted::all()) else { return rows };
+pub(super) fn first_rows(path: &Path, format: FileFormat) -> FirstRows {
+    let mut first = FirstRows::default();
+    let Ok(mut records) = format.open(path, &Wanted::all()) else { return first };
     let mut line = Vec::new();
     for _ in 0..100 {
         let Ok(Some(_)) = records.next(&mut line) else { break };
         if let Ok(Value::Object(row)) = serde_json::from_slice(&line) {
-            rows.push(row);
+            if first.rows.is_empty() {
+                first.order = field_order(&line);
+            }
+            first.rows.push(row);
         }
         line.clear();
     }
-    rows
+    first
 }
 
 /// A field of a row.
@@ -98,7 +110,7 @@ pub(super) struct NamedField {
     pub(super) n_bytes: usize,
 }
 
-/// Returns the fields of the first record of a file, to suggest names. `None` if there is none near its start.
+/// Returns the fields of the first record of a file in their order there, to suggest names. `None` if there is none near its start.
 pub(super) fn fields_of_first_row(path: &Path, format: FileFormat) -> Option<Vec<NamedField>> {
     let mut records = format.open(path, &Wanted::all()).ok()?;
     let mut line = Vec::new();
@@ -106,6 +118,8 @@ pub(super) fn fields_of_first_row(path: &Path, format: FileFormat) -> Option<Vec
         if let Ok(row @ Value::Object(_)) = serde_json::from_slice(&line) {
             let mut fields = Vec::new();
             flatten("", &row, &mut fields);
+            let order = field_order(&line);
+            fields.sort_by_key(|field| order.iter().position(|name| *name == field.name));
             return Some(fields);
         }
         line.clear();

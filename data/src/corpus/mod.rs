@@ -4,6 +4,7 @@
 //! A corpus is read in order, in blocks of whole rows. Worker threads parse the blocks ([`for_each_block`]), and their
 //! results come back in the order of the files.
 
+mod field_order;
 mod filter;
 mod json;
 mod labelled;

@@ -50,6 +50,9 @@ fn count(files: &[impl AsRef<Path>], enough: u64, wanted: &Wanted, in_line: impl
             continue;
         }
         let mut lines = LineReader::open(file.as_ref())?;
+        if FileFormat::by_name(file.as_ref()).is_some() {
+            lines.skip_delimiter_line()?; // of a table
+        }
         while total < enough && lines.read_line(&mut line)? {
             total += in_line(&line);
             line.clear();

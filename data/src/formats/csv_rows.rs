@@ -17,6 +17,8 @@ const MAX_ROW_BYTES: usize = 64 << 20;
 pub(crate) struct CsvRows {
     reader: csv::Reader<Lines>,
     cells: csv::ByteRecord,
+    /// Lines before the first row: 1 for one that names the delimiter.
+    n_skipped: u64,
 }
 
 /// A row of a CSV file.
@@ -29,16 +31,18 @@ pub(crate) struct CsvRow<'a> {
 }
 
 impl CsvRows {
-    /// Returns the delimiter of a file and its first rows. The delimiter is the one that divides all of them into the same
-    /// number of columns, or else the first that divides the first row.
+    /// Returns the delimiter that a first line `sep=;` of the file names, as Excel writes it.
+    pub(crate) fn named_delimiter(path: &Path) -> Result<Option<u8>> {
+        LineReader::open(path)?.skip_delimiter_line()
+    }
+
+    /// Returns the delimiter of a file and its first rows. A delimiter that the file names is used. Without one, it is the delimiter that
+    /// divides all rows into the same number of columns, or else the first that divides the first row.
     pub(crate) fn first_rows(path: &Path) -> Result<(u8, Vec<Vec<String>>)> {
+        let delimiters = Self::named_delimiter(path)?.map_or(b",;\t".to_vec(), |named| vec![named]);
         let mut candidates = Vec::new();
-        for delimiter in *b",;\t" {
-            let (mut reader, mut rows) = (Self::open(path, delimiter)?, Vec::<Vec<String>>::new());
-            while rows.len() < ROWS_TO_COMPARE {
-                let Some(CsvRow { cells, .. }) = reader.next_row()? else { break };
-                rows.push(cells.iter().map(|cell| String::from_utf8_lossy(cell).into_owned()).collect());
-            }
+        for delimiter in delimiters {
+            let rows = Self::first_rows_with(path, delimiter)?;
             if rows.is_empty() {
                 return Ok((delimiter, rows));
             }
@@ -52,10 +56,23 @@ impl CsvRows {
         Ok(candidates.swap_remove(chosen))
     }
 
+    /// Returns the first rows of a file whose columns `delimiter` divides.
+    pub(crate) fn first_rows_with(path: &Path, delimiter: u8) -> Result<Vec<Vec<String>>> {
+        let (mut reader, mut rows) = (Self::open(path, delimiter)?, Vec::<Vec<String>>::new());
+        while rows.len() < ROWS_TO_COMPARE {
+            let Some(CsvRow { cells, .. }) = reader.next_row()? else { break };
+            rows.push(cells.iter().map(|cell| String::from_utf8_lossy(cell).into_owned()).collect());
+        }
+        Ok(rows)
+    }
+
+    /// Opens a file whose columns `delimiter` divides. Skips a first line that names the delimiter.
     pub(crate) fn open(path: &Path, delimiter: u8) -> Result<Self> {
+        let mut lines = LineReader::open(path)?;
+        let n_skipped = u64::from(lines.skip_delimiter_line()?.is_some());
         let lines = Lines {
             path: path.into(),
-            lines: LineReader::open(path)?,
+            lines,
             line: Vec::new(),
             n_read: 0,
             quotes: Quotes::new(delimiter),
@@ -64,7 +81,7 @@ impl CsvRows {
         };
         let reader =
             csv::ReaderBuilder::new().has_headers(false).flexible(true).delimiter(delimiter).from_reader(lines);
-        Ok(Self { reader, cells: csv::ByteRecord::new() })
+        Ok(Self { reader, cells: csv::ByteRecord::new(), n_skipped })
     }
 
     /// Returns the next row, or `None` at the end of the file. Skips blank lines.
@@ -86,7 +103,7 @@ impl CsvRows {
             );
             RowProblem::Unclosed(found, n_lines)
         });
-        Ok(Some(CsvRow { line, cells: &self.cells, problem }))
+        Ok(Some(CsvRow { line: self.n_skipped + line, cells: &self.cells, problem }))
     }
 
     fn error(&self, error: csv::Error) -> Error {

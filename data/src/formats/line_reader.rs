@@ -87,6 +87,22 @@ impl LineReader {
         Ok(true)
     }
 
+    /// Reads a first line `sep=;`, with which Excel names the delimiter of a table, and returns the delimiter. `None` if the file has no
+    /// such line, and then nothing is read.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub(crate) fn skip_delimiter_line(&mut self) -> Result<Option<u8>> {
+        let mut found = None;
+        let n_read = self.with_buffer(|buffer| {
+            found = delimiter_line(buffer);
+            found.map_or(0, |(_, n_bytes)| n_bytes)
+        })?;
+        self.line += u64::from(n_read > 0);
+        Ok(found.map(|(delimiter, _)| delimiter))
+    }
+
     /// Returns the first byte of the text that is not white space, without reading it. `None` if there is none near.
     pub(super) fn first_byte(&mut self) -> Result<Option<u8>> {
         let mut first = None;
@@ -120,5 +136,54 @@ impl LineReader {
             scrap.clear();
         }
         Ok(self.line)
+    }
+}
+
+/// Returns the delimiter that the first line of `text` names, and the length of that line with its end.
+fn delimiter_line(text: &[u8]) -> Option<(u8, usize)> {
+    let (key, rest) = text.split_at_checked(4)?;
+    let (delimiter, end) = rest.split_first()?;
+    let n_end = match end {
+        [b'\r', b'\n', ..] => 2,
+        [b'\n', ..] => 1,
+        [] => 0,
+        _ => return None,
+    };
+    let is_usable = delimiter.is_ascii() && !b"\"\r\n".contains(delimiter);
+    (key.eq_ignore_ascii_case(b"sep=") && is_usable).then_some((*delimiter, 5 + n_end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_names_the_delimiter_is_read_and_any_other_is_not() {
+        for (text, wanted) in [
+            ("sep=;\r\na;b\n", Some((b';', 7))),
+            ("SEP=|\na|b\n", Some((b'|', 6))),
+            ("sep=\t\na\tb\n", Some((b'\t', 6))),
+            ("sep=,", Some((b',', 5))),
+            ("sep=;;\n", None),
+            ("sep=\n", None),
+            ("sep=\"\n", None),
+            ("sep", None),
+            ("a;b\n", None),
+        ] {
+            assert_eq!(delimiter_line(text.as_bytes()), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn lines_keep_their_numbers_behind_a_line_that_names_the_delimiter() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.csv");
+        std::fs::write(&path, "\u{feff}sep=;\r\na;b\r\n").expect("writable");
+        let mut lines = LineReader::open(&path).expect("text");
+        assert_eq!(lines.skip_delimiter_line().expect("readable"), Some(b';'));
+        let mut line = Vec::new();
+        assert!(lines.read_line(&mut line).expect("readable"));
+        assert_eq!((line.as_slice(), lines.line, lines.offset), (b"a;b".as_slice(), 2, 15));
+        assert_eq!(lines.skip_delimiter_line().expect("readable"), None, "the end of the file");
     }
 }

@@ -174,6 +174,11 @@ impl FileFormat {
         self.0.is_all_text
     }
 
+    /// Whether its records are sentences whose words have tags.
+    pub(crate) fn has_tags(self) -> bool {
+        [conll::CONLL.name, conll::CONLLU.name].contains(&self.name())
+    }
+
     pub(crate) fn open(self, path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>> {
         (self.0.open)(path, wanted)
     }

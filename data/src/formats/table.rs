@@ -23,11 +23,11 @@ pub(super) const TSV: Format = Format {
     open: |path, wanted| open(path, wanted, Some(b'\t')),
 };
 
-/// Opens a table. Without a delimiter, its first rows show it.
+/// Opens a table. A delimiter that its first line names (`sep=;`) is used, else the given one, else the one that its first rows show.
 fn open(path: &Path, wanted: &Wanted, delimiter: Option<u8>) -> Result<Box<dyn Records>> {
-    let delimiter = match delimiter {
-        Some(delimiter) => delimiter,
-        None => CsvRows::first_rows(path)?.0,
+    let delimiter = match (CsvRows::named_delimiter(path)?, delimiter) {
+        (Some(delimiter), _) | (None, Some(delimiter)) => delimiter,
+        (None, None) => CsvRows::first_rows(path)?.0,
     };
     let mut rows = CsvRows::open(path, delimiter)?;
     let mut names = Vec::new();
@@ -149,6 +149,23 @@ mod tests {
         assert_eq!(found[0].0, r#"{"a":"x\ty","b":"2"}"#);
         assert_eq!(found[1].0, r#"{"a":"1"}"#, "a row may be short");
         assert!(read("a.csv", "", &Wanted::all()).expect("an empty table").is_empty());
+    }
+
+    #[test]
+    fn a_first_line_can_name_the_delimiter() {
+        for (name, start, delimiter) in [
+            ("a.csv", "sep=;\r\n", ";"),
+            ("a.csv", "\u{feff}sep=|\n", "|"),
+            ("a.tsv", "sep=;\n", ";"),
+            ("a.tsv", "Sep=\t\r\n", "\t"),
+        ] {
+            let text =
+                format!("{start}label{delimiter}text\r\ngood{delimiter}one, two\r\nbad{delimiter}\"three\nfour\"\n");
+            let found = read(name, text, &Wanted::only(["text".to_owned()])).expect("a table");
+            assert_eq!(found[0], (r#"{"label":"good","text":"one, two"}"#.to_owned(), Place::at(3)), "{start:?}");
+            assert_eq!(found[1].1, Place::at(4), "{start:?}");
+        }
+        assert!(read("a.csv", "sep=;\n", &Wanted::all()).expect("an empty table").is_empty());
     }
 
     #[test]

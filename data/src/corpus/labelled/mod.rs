@@ -1,6 +1,7 @@
 //! Labelled rows: records with texts and their classes, or words and their tags.
 
 mod config;
+mod other_forms;
 mod row;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -123,9 +124,11 @@ fn read_file(
     seen: &mut HashSet<u128>,
     each: &mut dyn FnMut(u64, row::Unresolved),
 ) -> Result<()> {
+    other_forms::check_form(path, task, config)?;
     let format = FileFormat::by_name(path).unwrap_or(FileFormat::JSON);
     let mut records = format.open(path, &wanted(task, config))?;
     let mut json = Vec::new();
+
     while let Some(Place { line, problem, .. }) = records.next(&mut json)? {
         if problem.is_some() || !json.trim_ascii().is_empty() {
             let row = problem.map_or_else(|| read_row(&json, task, config), Err);

@@ -3,7 +3,7 @@
 //! | layout | recognized by | read with |
 //! |---|---|---|
 //! | preferences | `chosen` and `rejected` | lm, `data.text.format = "preferences"` |
-//! | rated answers (KTO) | `prompt`, `completion` and a Boolean `label` | nothing: half of the answers are bad |
+//! | rated answers (KTO) | a conversation and a rating of `text/answers.rs` | nothing: half of the answers are bad |
 //! | conversations (OpenAI, ShareGPT) | a list of messages | lm, `data.text.format = "chat"` |
 //! | questions and answers (Alpaca and relatives) | the names in `text/answers.rs` | lm, `data.text.format = "chat"` |
 //! | tagged words | two lists of equal length | tagging |
@@ -19,12 +19,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use self::recognize::{names_in, recognize};
-use super::json::first_rows;
+use self::recognize::{is_rated, names_in, recognize};
+use super::json::{FirstRows, first_rows};
 use super::labelled::LabelConfig;
-use super::pairs::{CorpusConfig, flag};
-use super::text::{ANSWERS, Conversation, Preference, Task, TextConfig, TextFormat, files_below, is_rated};
+use super::pairs::{CorpusConfig, CorpusFormat, OR_REVERSED, flag, says_direction};
+use super::text::{ANSWERS, Conversation, Preference, Rating, Task, TextConfig, TextFormat, files_below};
 use crate::error::{Error, Result};
+use crate::formats::FileFormat;
 
 /// What the rows of a file are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,8 +55,8 @@ pub struct RowReader<'a> {
     pub labels: &'a LabelConfig,
 }
 
-/// Refuses files whose rows another task, format or field reads, and names it. Files that are not JSONL, and rows that the reader
-/// understands or that have no known layout, are left to the reader.
+/// Refuses files whose rows another task, format or field reads, and names it. Files that are neither JSONL nor
+/// CoNLL, and rows that the reader understands or that have no known layout, are left to the reader.
 ///
 /// # Errors
 ///
@@ -65,7 +66,10 @@ pub fn check_layout(entries: &[PathBuf], reader: &RowReader<'_>) -> Result<()> {
     for entry in entries.iter().filter(|entry| entry.exists()) {
         files_below(entry, &mut files)?;
     }
-    files.iter().filter(|file| reader.reads_json(file)).try_for_each(|file| reader.check(file))
+    files.iter().try_for_each(|file| {
+        let json = reader.reads_json(file).then_some(FileFormat::JSON);
+        json.or_else(|| reader.other_tags(file)).map_or(Ok(()), |format| reader.check(file, format))
+    })
 }
 
 impl RowReader<'_> {
@@ -79,25 +83,48 @@ impl RowReader<'_> {
             && !(is_text && matches!(self.text.format, TextFormat::Lines | TextFormat::Files | TextFormat::BlankLines))
     }
 
-    fn check(&self, file: &Path) -> Result<()> {
-        let rows = first_rows(file);
-        if rows.iter().any(|row| self.reads(row)) {
+    /// Returns the format of a file of words with tags, where this reader takes it for something else.
+    fn other_tags(&self, file: &Path) -> Option<FileFormat> {
+        let is_read = match self.task {
+            Task::Translation => self.corpus.format == CorpusFormat::Auto,
+            Task::Classification => true,
+            // For these, such a file is plain text or what it is.
+            Task::Lm | Task::Mlm | Task::Tagging => false,
+        };
+        FileFormat::by_name(file).filter(|format| is_read && format.has_tags())
+    }
+
+    fn check(&self, file: &Path, format: FileFormat) -> Result<()> {
+        let FirstRows { rows, order } = first_rows(file, format);
+        if rows.is_empty() || rows.iter().any(|row| self.reads(row)) {
             return Ok(());
         }
 
-        let Some(layout) = recognize(&rows) else { return Ok(()) };
+        let layout = if format.has_tags() {
+            Some(Layout::Tagged { words: "tokens".into(), tags: "tags".into() })
+        } else if rows.iter().any(|row| self.is_rated(row)) {
+            Some(Layout::Rated)
+        } else {
+            recognize(&rows, &order)
+        };
+        let Some(layout) = layout.map(|layout| self.turned(layout)) else { return Ok(()) };
         let names = names_in(&rows).iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
-        let rows_are = format!("{}: its rows are {} (they have {names})", file.display(), layout.name());
+        // The columns of CoNLL have no names in the file.
+        let they_have = if format.has_tags() { String::new() } else { format!(" (they have {names})") };
+        let rows_are = format!("{}: its rows are {}{they_have}", file.display(), layout.name());
 
         let Some((task, mut flags)) = self.flags(&layout) else {
-            let advice = "to learn the good ones alone, keep the rows whose label is true and drop the label: jq -c \
-                          'select(.label) | del(.label)'";
+            let advice = rows.iter().find_map(Rating::of).map(|rating| rating.advice(&rows)).unwrap_or_default();
             return Err(Error::BadRows(format!(
                 "{rows_are}, good and bad ones, which Kiln cannot tell apart\n{advice}"
             )));
         };
 
+        let as_pairs = self.flags_of_pairs(&layout, &rows);
         if task != self.task && !self.other_tasks.contains(&task) {
+            if let Some(flags) = as_pairs {
+                return Err(Error::BadRows(format!("{rows_are}: read them as pairs with {flags}")));
+            }
             return Err(Error::BadRows(format!(
                 "{rows_are}, and this run has another task; a run of task {} reads them",
                 name_of(task)
@@ -111,10 +138,59 @@ impl RowReader<'_> {
         }
         // Nothing to change: the reader says what is wrong with the rows.
         if flags.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::BadRows(format!("{rows_are}: read them as such with {}", flags.join(" "))))
+            return Ok(());
         }
+        let or_reversed = if self.knows_direction(&layout) { "" } else { OR_REVERSED };
+        let or_pairs = as_pairs.map(|flags| format!("\nto translate with them, read them as pairs with {flags}"));
+        let flags = flags.join(" ");
+        Err(Error::BadRows(format!(
+            "{rows_are}: read them as such with {flags}{or_reversed}{}",
+            or_pairs.unwrap_or_default()
+        )))
+    }
+
+    /// Whether the row has an answer and a rating of it: in a known layout, or in the fields that this reader is set to.
+    fn is_rated(&self, row: &Map<String, Value>) -> bool {
+        let is_chat = self.task == Task::Lm && self.text.format == TextFormat::Chat;
+        let is_conversation = || is_chat && Conversation::of(row, &self.text.field).is_ok();
+        is_rated(row) || Rating::of(row).is_some() && is_conversation()
+    }
+
+    /// Turns a pair round if the configuration has one of its fields on the other side.
+    fn turned(&self, layout: Layout) -> Layout {
+        let now = self.corpus;
+        match layout {
+            Layout::Pairs { source, target } if now.source_field == target || now.target_field == source => {
+                Layout::Pairs { source: target, target: source }
+            }
+            layout => layout,
+        }
+    }
+
+    /// Whether the names of a pair, or the configuration, say which text is the source. Other layouts have no direction.
+    fn knows_direction(&self, layout: &Layout) -> bool {
+        let Layout::Pairs { source, target } = layout else { return true };
+        let is_set = self.corpus.source_field == *source || self.corpus.target_field == *target;
+        is_set || says_direction(source, target)
+    }
+
+    /// Returns the settings that this reader lacks to translate questions into answers.
+    fn flags_of_pairs(&self, layout: &Layout, rows: &[Map<String, Value>]) -> Option<String> {
+        let Layout::Answers { question, answer } = layout else { return None };
+        let are_texts = |row: &Map<String, Value>| {
+            [question, answer].into_iter().all(|name| row.get(name).is_some_and(Value::is_string))
+        };
+        let lacks = (self.task == Task::Translation && rows.iter().all(are_texts))
+            .then(|| self.pair_flags(question, answer).join(" "));
+        lacks.filter(|flags| !flags.is_empty())
+    }
+
+    /// Returns the settings that this reader lacks to read pairs with these fields.
+    fn pair_flags(&self, source: &str, target: &str) -> Vec<String> {
+        let of_source = ("data.corpus.source_field", &self.corpus.source_field, source);
+        let of_target = ("data.corpus.target_field", &self.corpus.target_field, target);
+        let others = [of_source, of_target].into_iter().filter(|(_, now, wanted)| now.as_str() != *wanted);
+        others.map(|(key, _, wanted)| flag(key, wanted)).collect()
     }
 
     /// Whether the row has what this reader looks for.
@@ -124,8 +200,10 @@ impl RowReader<'_> {
         let line = || Value::Object(row.clone()).to_string();
         match self.task {
             Task::Translation => {
-                let is_rated = is_rated(row) && self.corpus.target_field == "completion";
-                has(&self.corpus.source_field) && has(&self.corpus.target_field) && !is_rated
+                let is_answer = ["completion", "response", "answer"].contains(&self.corpus.target_field.as_str());
+                // Other pairs may have a score: a good one is worth a translation, too.
+                let learns_rated = is_answer && row.contains_key("prompt") && is_rated(row);
+                has(&self.corpus.source_field) && has(&self.corpus.target_field) && !learns_rated
             }
             Task::Lm | Task::Mlm => match self.text.format {
                 TextFormat::Chat => Conversation::parse(&line(), &self.text.field).is_ok(),
@@ -142,16 +220,11 @@ impl RowReader<'_> {
         let text_task = if self.task == Task::Mlm { Task::Mlm } else { Task::Lm };
         let (field, format) = (&self.text.field, self.text.format);
         let set_format = |wanted, name: &str| (format != wanted).then(|| format!("--set data.text.format={name}"));
-        let chat = |wanted: &str| {
-            let field = (field != wanted).then(|| flag("data.text.field", wanted));
+        let is_default = *field == TextConfig::default().field;
+        // Usual names need no flag, unless the configuration has other ones.
+        let chat = |wanted: &str, is_usual: bool| {
+            let field = (field != wanted && !(is_usual && is_default)).then(|| flag("data.text.field", wanted));
             (Task::Lm, set_format(TextFormat::Chat, "chat").into_iter().chain(field).collect())
-        };
-        let named = |fields: [(&str, &String, &String); 2]| -> Vec<String> {
-            fields
-                .into_iter()
-                .filter(|(_, now, wanted)| now != wanted)
-                .map(|(key, _, wanted)| flag(key, wanted))
-                .collect()
         };
         let as_text = |name: &String| {
             let other = !matches!(format, TextFormat::Auto | TextFormat::Jsonl);
@@ -163,26 +236,22 @@ impl RowReader<'_> {
         Some(match layout {
             Layout::Rated => return None,
             Layout::Preferences => (Task::Lm, set_format(TextFormat::Preferences, "preferences").into_iter().collect()),
-            Layout::Conversations { field } if ["messages", "conversations"].contains(&field.as_str()) => chat("text"),
-            Layout::Conversations { field } => chat(field),
-            Layout::Answers { question, answer } if ANSWERS.contains(&[question, answer]) => chat("text"),
-            Layout::Answers { question, answer } => chat(&format!("{question},{answer}")),
+            Layout::Conversations { field } => chat(field, ["messages", "conversations"].contains(&field.as_str())),
+            Layout::Answers { question, answer } => {
+                chat(&format!("{question},{answer}"), ANSWERS.contains(&[question, answer]))
+            }
             Layout::Tagged { words, tags } => {
                 let now = self.labels;
                 let of_words = ("data.labels.words_field", &now.words_field, words);
-                (Task::Tagging, named([of_words, ("data.labels.tags_field", &now.tags_field, tags)]))
+                (Task::Tagging, lacking([of_words, ("data.labels.tags_field", &now.tags_field, tags)]))
             }
             Layout::Labelled { text, .. } if matches!(self.task, Task::Lm | Task::Mlm) => as_text(text),
             Layout::Labelled { text, label } => {
                 let now = self.labels;
                 let of_text = ("data.labels.text_field", &now.text_field, text);
-                (Task::Classification, named([of_text, ("data.labels.label_field", &now.label_field, label)]))
+                (Task::Classification, lacking([of_text, ("data.labels.label_field", &now.label_field, label)]))
             }
-            Layout::Pairs { source, target } => {
-                let now = self.corpus;
-                let of_source = ("data.corpus.source_field", &now.source_field, source);
-                (Task::Translation, named([of_source, ("data.corpus.target_field", &now.target_field, target)]))
-            }
+            Layout::Pairs { source, target } => (Task::Translation, self.pair_flags(source, target)),
             Layout::Texts { field } => as_text(field),
         })
     }
@@ -201,6 +270,12 @@ impl Layout {
             Self::Texts { .. } => "texts",
         }
     }
+}
+
+/// Returns the flags for keys whose value is not the wanted one: key, value, wanted value.
+fn lacking(fields: [(&str, &String, &String); 2]) -> Vec<String> {
+    let others = fields.into_iter().filter(|(_, now, wanted)| now != wanted);
+    others.map(|(key, _, wanted)| flag(key, wanted)).collect()
 }
 
 /// Returns the name of a task in a configuration.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::Layout;
 use crate::corpus::pairs::texts_of;
-use crate::corpus::text::{ANSWERS, is_rated};
+use crate::corpus::text::{ANSWERS, Rating};
 
 /// Names of the class of a text.
 const LABELS: [&str; 13] = [
@@ -54,8 +54,8 @@ const ENOUGH_ROWS: usize = 8;
 /// Longest name of a class, in bytes.
 const LONGEST_LABEL: usize = 60;
 
-/// Returns the layout of `rows`, the first of a file.
-pub(super) fn recognize(rows: &[Map<String, Value>]) -> Option<Layout> {
+/// Returns the layout of `rows`, the first of a file. `order` has the names of the fields in the order of the file.
+pub(super) fn recognize(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let first = rows.first()?;
     let has = |name: &str| first.contains_key(name);
     if has("chosen") && has("rejected") {
@@ -73,7 +73,13 @@ pub(super) fn recognize(rows: &[Map<String, Value>]) -> Option<Layout> {
     if let Some([question, answer]) = ANSWERS.into_iter().find(|names| names.iter().all(|name| has(name))) {
         return Some(Layout::Answers { question: question.into(), answer: answer.into() });
     }
-    tagged(rows).or_else(|| of_strings(rows))
+    tagged(rows).or_else(|| of_strings(rows, order))
+}
+
+/// Whether the row has a conversation and says of its answer whether it is good.
+pub(super) fn is_rated(row: &Map<String, Value>) -> bool {
+    let has_answer = || ANSWERS.iter().any(|names| names.iter().all(|name| row.contains_key(*name)));
+    Rating::of(row).is_some() && (list_of_messages(row).is_some() || has_answer())
 }
 
 /// Returns the value of a field; a dot reaches into nested objects.
@@ -142,11 +148,12 @@ struct Column {
 }
 
 /// Rows of strings: labelled texts, pairs or texts.
-fn of_strings(rows: &[Map<String, Value>]) -> Option<Layout> {
+fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let mut columns: BTreeMap<String, Column> = BTreeMap::new();
     rows.iter().for_each(|row| collect("", row, &mut columns));
-    let strings: Vec<(&String, &Column)> =
+    let mut strings: Vec<(&String, &Column)> =
         columns.iter().filter(|(name, column)| column.is_string && !is_about(name)).collect();
+    strings.sort_by_key(|(name, _)| order.iter().position(|other| other == *name).unwrap_or(usize::MAX));
     let longest = |except: Option<&String>| {
         let others = strings.iter().filter(|(name, _)| Some(*name) != except);
         let named = |name: &str| TEXTS.contains(&name.to_lowercase().as_str());

@@ -2,7 +2,90 @@ use super::*;
 
 fn layout(rows: &[&str]) -> Option<Layout> {
     let rows: Vec<Map<String, Value>> = rows.iter().map(|row| serde_json::from_str(row).expect(row)).collect();
-    recognize(&rows)
+    let order = rows_order(&rows);
+    recognize(&rows, &order)
+}
+
+/// The order of parsed rows: by name.
+fn rows_order(rows: &[Map<String, Value>]) -> Vec<String> {
+    rows.iter().take(1).flat_map(|row| row.keys().cloned()).collect()
+}
+
+/// Writes a file with `text` and returns how a reader refuses it; nothing if it accepts the file.
+fn refusal(name: &str, text: &str, task: Task, [corpus, field]: [[&str; 2]; 2]) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join(name);
+    std::fs::write(&file, text).expect("writable");
+    let [source, target] = corpus.map(str::to_owned);
+    let corpus = CorpusConfig { source_field: source, target_field: target, ..CorpusConfig::default() };
+    let format = if field[0] == "chat" { TextFormat::Chat } else { TextFormat::Auto };
+    let text = TextConfig { format, field: field[1].into(), ..TextConfig::default() };
+    let labels = LabelConfig::default();
+    let other_tasks = &[Task::Lm, Task::Tagging, Task::Translation];
+    let reader = RowReader { task, other_tasks, corpus: &corpus, text: &text, labels: &labels };
+    check_layout(&[file], &reader).err().map(|error| error.to_string()).unwrap_or_default()
+}
+
+const DEFAULT: [[&str; 2]; 2] = [["src", "trg"], ["auto", "text"]];
+
+#[test]
+fn a_pair_has_the_direction_of_the_file_unless_something_names_it() {
+    let row = r#"{"id": 1, "date": {"raw": "a b", "iso": "c d"}}"#;
+    let first = refusal("a.jsonl", row, Task::Translation, DEFAULT);
+    let flags =
+        "--set data.corpus.source_field=date.raw --set data.corpus.target_field=date.iso (or the other way round)";
+    assert!(first.ends_with(flags), "{first}");
+    let set = refusal("a.jsonl", row, Task::Translation, [["date.iso", "trg"], DEFAULT[1]]);
+    assert!(set.ends_with("with --set data.corpus.target_field=date.raw"), "{set}");
+    let named = refusal("a.jsonl", r#"{"tgt": "a b", "source": "c d"}"#, Task::Translation, DEFAULT);
+    assert!(named.ends_with("data.corpus.source_field=source --set data.corpus.target_field=tgt"), "{named}");
+}
+
+#[test]
+fn questions_and_answers_can_be_translated() {
+    let message = refusal("a.jsonl", r#"{"input": "a", "output": "b"}"#, Task::Translation, DEFAULT);
+    assert!(message.contains("--task lm --set data.text.format=chat"), "{message}");
+    let flags = "--set data.corpus.source_field=input --set data.corpus.target_field=output";
+    assert!(message.ends_with(flags), "{message}");
+}
+
+#[test]
+fn words_with_tags_are_not_taken_for_pairs() {
+    for name in ["a.conll", "a.iob2"] {
+        let message = refusal(name, "Anna B-PER\nreads O\n\n", Task::Translation, DEFAULT);
+        assert!(message.ends_with("its rows are words with tags: read them as such with --task tagging"), "{message}");
+        assert_eq!(refusal(name, "Anna B-PER\nreads O\n\n", Task::Tagging, DEFAULT), "");
+    }
+}
+
+#[test]
+fn a_wrong_field_of_a_conversation_is_answered_with_one_that_exists() {
+    for (row, wanted) in [
+        (r#"{"instruction": "a", "input": "", "output": "b"}"#, "instruction,output"),
+        (r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#, "messages"),
+    ] {
+        let message = refusal("a.jsonl", row, Task::Lm, [DEFAULT[0], ["chat", "output"]]);
+        assert!(message.ends_with(&format!("with --set data.text.field={wanted}")), "{message}");
+    }
+}
+
+#[test]
+fn rated_answers_are_never_offered() {
+    let list = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]"#;
+    for (row, field) in [
+        (format!(r#"{{"dialog": {list}, "label": 0}}"#), "text"),
+        (r#"{"prompt": [{"role": "user", "content": "a"}], "completion": "b", "label": 1}"#.to_owned(), "text"),
+        (r#"{"instruction": "a", "output": "b", "kto_tag": true}"#.to_owned(), "text"),
+        (r#"{"ask": "a", "reply": "b", "label": "undesirable"}"#.to_owned(), "ask,reply"),
+    ] {
+        let chat = refusal("a.jsonl", &row, Task::Lm, [DEFAULT[0], ["chat", field]]);
+        assert!(chat.contains("answers that are rated (KTO)") && chat.contains("jq -c"), "{chat}");
+        let fields = [chat, refusal("a.jsonl", &row, Task::Lm, DEFAULT)];
+        assert!(
+            field != "text" || fields.iter().all(|text| text.contains("(KTO)") && !text.contains("--set")),
+            "{fields:?}"
+        );
+    }
 }
 
 #[test]

@@ -102,6 +102,7 @@ impl OpenInput {
             }
             CorpusInput::Table(Table { path, columns, delimiter: None, .. }) => {
                 let mut lines = LineReader::open(path)?;
+                lines.skip_delimiter_line()?;
                 if columns.header {
                     lines.read_line(&mut Vec::new())?;
                 }

@@ -10,13 +10,16 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use block::PairBlock;
 pub use config::{CorpusConfig, CorpusFormat, Header};
-pub(crate) use header::{flag, texts_of};
+pub(crate) use header::{flag, says_direction, texts_of};
 pub(crate) use row::{Pair, RowParser, length_problem};
 pub use table::Table;
 
 use super::{RowReport, json};
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, LineReader, Split, find_files};
+
+/// Stands behind flags that name a source and a target where the order in the file alone says which is which.
+pub(super) const OR_REVERSED: &str = " (or the other way round)";
 
 /// A pair of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -235,7 +238,11 @@ impl PairCorpus {
             match self.names_of_first_row() {
                 Some(names) => {
                     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                    format!("name the fields of the rows: {}", header::field_flags(&names))
+                    let or_reversed = match texts_of(&names) {
+                        [Some(source), Some(target)] if !says_direction(names[source], names[target]) => OR_REVERSED,
+                        _ => "",
+                    };
+                    format!("name the fields of the rows: {}{or_reversed}", header::field_flags(&names))
                 }
                 None => "correct them, or set data.corpus.format if it is not the right one".into(),
             }

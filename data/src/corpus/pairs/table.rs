@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::header::{Columns, Found};
 use super::{CorpusConfig, CorpusFormat};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader, ROWS_TO_COMPARE};
 
 /// A TSV or CSV file, and where its texts are.
@@ -21,13 +21,25 @@ pub struct Table {
 impl Table {
     /// Reads the first rows of a file to find its columns.
     pub(super) fn open(path: &Path, format: CorpusFormat, config: &CorpusConfig) -> Result<Self> {
-        let (delimiter, rows) = match format {
-            CorpusFormat::Csv => {
+        let is_tsv = format != CorpusFormat::Csv && matches!(CsvRows::named_delimiter(path)?, None | Some(b'\t'));
+        let (delimiter, rows) = match is_tsv {
+            true => (None, first_tsv_rows(path)?),
+            false => {
                 let (delimiter, rows) = CsvRows::first_rows(path)?;
                 (Some(delimiter), rows)
             }
-            _ => (None, first_tsv_rows(path)?),
         };
+        if let Some(found) = other_delimiter(&rows) {
+            let ending = if is_tsv { "tsv" } else { "csv" };
+            return Err(Error::corpus(
+                path,
+                format!(
+                    "most of its first rows have one column, and `{found}` divides each of them evenly: name this delimiter in a first \
+                     line, with (echo 'sep={found}'; cat {}) > rows.{ending}",
+                    path.display()
+                ),
+            ));
+        }
         let Found { columns, notes } = Columns::find(path, &rows, config)?;
         Ok(Self { path: path.into(), columns, delimiter, notes })
     }
@@ -51,9 +63,22 @@ impl Table {
     }
 }
 
+/// Returns the delimiter that divides rows of one column evenly, if most rows are of that kind.
+fn other_delimiter(rows: &[Vec<String>]) -> Option<char> {
+    let n_single = rows.iter().filter(|row| row.len() == 1).count();
+    let count =
+        |row: &[String], delimiter: char| -> usize { row.iter().map(|cell| cell.matches(delimiter).count()).sum() };
+    let is_even = |delimiter: &char| {
+        let n = count(&rows[0], *delimiter);
+        n > 0 && rows.iter().all(|row| count(row, *delimiter) == n)
+    };
+    if 2 * n_single > rows.len() { ['|', ';', ',', '^', '~'].into_iter().find(is_even) } else { None }
+}
+
 /// Returns the first rows of a file; none if its first line is blank.
 fn first_tsv_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let (mut lines, mut line, mut rows) = (LineReader::open(path)?, Vec::new(), Vec::new());
+    lines.skip_delimiter_line()?;
     while rows.len() < ROWS_TO_COMPARE && lines.read_line(&mut line)? {
         let text = String::from_utf8_lossy(&line);
         if text.trim().is_empty() {

@@ -91,8 +91,40 @@ fn rows_with_other_fields_are_answered_with_flags_to_paste() {
     let text = flags("{\"id\":1,\"target\":\"b\",\"source\":\"a\"}");
     assert!(text.ends_with("--set data.corpus.source_field=source --set data.corpus.target_field=target"), "{text}");
     let text = flags("{\"translation\":{\"en\":\"a\",\"it\":\"b\"}}");
-    assert!(text.ends_with("source_field=translation.en --set data.corpus.target_field=translation.it"), "{text}");
+    assert!(
+        text.ends_with(
+            "source_field=translation.en --set data.corpus.target_field=translation.it (or the other way round)"
+        ),
+        "{text}"
+    );
     assert!(flags("{\"src\":\"\",\"trg\":\"b\"}").contains("correct them, or set data.corpus.format"));
+}
+
+#[test]
+fn a_first_line_that_names_the_delimiter_is_not_a_row() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let named = CorpusConfig { source_field: "Text".into(), target_field: "ISO".into(), ..lenient() };
+    for (name, start, delimiter) in [
+        ("a.csv", "sep=;\r\n", ";"),
+        ("b.csv", "\u{feff}sep=|\r\n", "|"),
+        ("c.tsv", "sep=;\n", ";"),
+        ("d.tsv", "\u{feff}SEP=\t\r\n", "\t"),
+    ] {
+        let rows = "Nr,Text,ISO\r\n1,3 May,05-03\r\n2,4 May,\r\n".replace(',', delimiter);
+        let path = file(&dir, name, format!("{start}{rows}"));
+        let (found, report) = read(std::slice::from_ref(&path), &named).expect("one good row");
+        assert_eq!(found, [pair("3 May", "05-03")], "{name}");
+        assert_eq!((report.rows(), report.shown[0].line), (2, 4), "{name}");
+        let other = CorpusConfig { source_field: "Texte".into(), ..named.clone() };
+        let text = error(&[path], &other);
+        assert!(text.contains("no column \"Texte\": it has \"Nr\", \"Text\", \"ISO\""), "{text}");
+    }
+
+    let pipes = file(&dir, "p.csv", "one|uno\ntwo, three|due, tre\nfour|quattro\n");
+    let text = error(&[pipes], &CorpusConfig::default());
+    assert!(text.contains("`|` divides each of them") && text.contains("(echo 'sep=|'; cat "), "{text}");
+    let plain = file(&dir, "e.csv", "sep=;\none;uno\ntwo;due\n");
+    assert_eq!(read(&[plain], &CorpusConfig::default()).expect("two rows").0.len(), 2);
 }
 
 #[test]

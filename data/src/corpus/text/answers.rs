@@ -1,4 +1,4 @@
-//! Rows with one question and one answer, by the names of their fields.
+//! Rows with one question and one answer, by the names of their fields, and the fields that rate the answer of a row.
 
 use serde_json::{Map, Value};
 
@@ -17,8 +17,197 @@ pub(crate) const ANSWERS: [[&str; 2]; 11] = [
     ["input", "output"],
 ];
 
-/// Whether a row says of an answer whether it is good.
-pub(crate) fn is_rated(row: &Map<String, Value>) -> bool {
-    let is_answer = ["completion", "response", "answer"].iter().any(|name| row.contains_key(*name));
-    row.contains_key("prompt") && is_answer && row.get("label").is_some_and(Value::is_boolean)
+/// Fields that rate the answer of a row, each with whether a high or true value means a good answer.
+const RATINGS: [(&str, bool); 28] = [
+    ("label", true),
+    ("kto_tag", true),
+    ("kto_label", true),
+    ("score", true),
+    ("rating", true),
+    ("desirable", true),
+    ("is_desirable", true),
+    ("undesirable", false),
+    ("is_undesirable", false),
+    ("good", true),
+    ("is_good", true),
+    ("bad", false),
+    ("is_bad", false),
+    ("quality", true),
+    ("reward", true),
+    ("preference", true),
+    ("preferred", true),
+    ("is_preferred", true),
+    ("accepted", true),
+    ("is_accepted", true),
+    ("is_correct", true),
+    ("feedback", true),
+    ("liked", true),
+    ("upvoted", true),
+    ("thumbs_up", true),
+    ("thumbs_down", false),
+    ("helpfulness", true),
+    ("correctness", true),
+];
+/// Values that rate an answer as good.
+const GOOD: [&str; 9] = ["true", "good", "desirable", "accepted", "chosen", "correct", "like", "upvote", "thumbs_up"];
+/// Values that rate an answer as bad.
+const BAD: [&str; 9] =
+    ["false", "bad", "undesirable", "rejected", "incorrect", "wrong", "dislike", "downvote", "thumbs_down"];
+
+/// A field that says how good the answer of its row is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rating<'a> {
+    field: &'a str,
+    value: &'a Value,
+    /// Whether a high or true value means a good answer.
+    high_is_good: bool,
+}
+
+impl<'a> Rating<'a> {
+    /// Finds the rating of a row: one of the [`RATINGS`] with a Boolean, a number, or a word of [`GOOD`] or [`BAD`]. Other
+    /// values, such as names of classes, rate nothing. Two answers to compare need no rating.
+    pub(crate) fn of(row: &'a Map<String, Value>) -> Option<Self> {
+        if row.contains_key("chosen") && row.contains_key("rejected") {
+            return None;
+        }
+        row.iter().find_map(|(field, value)| {
+            let (_, high_is_good) = RATINGS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(field))?;
+            let is_word = is_one_of(&GOOD, value) || is_one_of(&BAD, value);
+            let rates = value.is_boolean() || number_of(value).is_some() || is_word;
+            rates.then_some(Self { field, value, high_is_good })
+        })
+    }
+
+    /// Says why a model cannot learn from the row, and what to do.
+    pub(super) fn problem(self) -> String {
+        let (field, kept) = (self.field, self.kept());
+        format!(
+            "the row says with \"{field}\" whether its answer is good (KTO), and Kiln would learn bad ones, too: keep the rows {kept}, \
+             without the {field}"
+        )
+    }
+
+    /// Says how to keep the good answers among `rows`, which have this rating.
+    pub(crate) fn advice(self, rows: &[Map<String, Value>]) -> String {
+        let (field, kept, condition) = (self.field, self.kept(), self.condition(rows));
+        format!(
+            "to learn the good ones alone, keep the rows {kept} and drop the {field}: jq -c 'select({condition}) | del(.{field})'"
+        )
+    }
+
+    /// Says which rows have good answers.
+    fn kept(self) -> String {
+        let field = self.field;
+        match (self.value, self.high_is_good) {
+            (Value::Bool(_), good) => format!("whose {field} is {good}"),
+            (value, true) if number_of(value).is_some() => format!("with the highest {field}"),
+            (value, false) if number_of(value).is_some() => format!("with the lowest {field}"),
+            _ => format!("whose {field} says that the answer is good"),
+        }
+    }
+
+    /// Returns a condition of jq that good answers meet, as far as `rows` tell.
+    fn condition(self, rows: &[Map<String, Value>]) -> String {
+        let field = self.field;
+        let values = || rows.iter().filter_map(move |row| row.get(field));
+        let (good, bad) = if self.high_is_good { (&GOOD, &BAD) } else { (&BAD, &GOOD) };
+        if self.value.is_boolean() {
+            return if self.high_is_good { format!(".{field}") } else { format!(".{field} | not") };
+        }
+        if number_of(self.value).is_none() {
+            let find = |words: &[&str]| values().find(|value| is_one_of(words, value));
+            return match (find(good), find(bad)) {
+                (Some(word), _) => format!(".{field} == {word}"),
+                (None, Some(word)) => format!(".{field} != {word}"),
+                (None, None) => format!(".{field} == \"{}\"", good[0]),
+            };
+        }
+
+        let number = if self.value.is_string() { format!("(.{field} | tonumber)") } else { format!(".{field}") };
+        let numbers = values().filter_map(number_of);
+        if self.high_is_good {
+            // The first rows of a file may all be bad.
+            let highest = numbers.fold(f64::NEG_INFINITY, f64::max);
+            format!("{number} >= {}", if highest > 0.0 { highest } else { 1.0 })
+        } else {
+            let lowest = numbers.fold(f64::INFINITY, f64::min);
+            format!("{number} <= {}", if lowest < 1.0 { lowest } else { 0.0 })
+        }
+    }
+}
+
+/// Returns the number that a value is or spells: tables have texts alone.
+fn number_of(value: &Value) -> Option<f64> {
+    let number = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok());
+    number.filter(|number| number.is_finite())
+}
+
+fn is_one_of(words: &[&str], value: &Value) -> bool {
+    value.as_str().is_some_and(|text| words.iter().any(|word| word.eq_ignore_ascii_case(text.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(rows: &[&str]) -> Vec<Map<String, Value>> {
+        rows.iter().map(|row| serde_json::from_str(row).expect(row)).collect()
+    }
+
+    #[test]
+    fn ratings_are_known_by_their_name_and_their_value() {
+        for rating in [
+            r#""label": false"#,
+            r#""label": 0"#,
+            r#""label": "1""#,
+            r#""label": "undesirable""#,
+            r#""kto_tag": true"#,
+            r#""score": 4.5"#,
+            r#""Rating": "Good""#,
+            r#""thumbs_down": true"#,
+        ] {
+            let row = format!(r#"{{"question": "a", "answer": "b", {rating}}}"#);
+            assert!(Rating::of(&rows(&[&row])[0]).is_some(), "{rating}");
+        }
+
+        for other in [
+            r#""label": "billing""#,
+            r#""label": null"#,
+            r#""label": ["good"]"#,
+            r#""category": 3"#,
+            r#""quality": "it reads well""#,
+            r#""feedback": "Good, but too long.""#,
+            r#""id": 1"#,
+            r#""chosen": "b", "rejected": "c", "score": 3"#,
+        ] {
+            let row = format!(r#"{{"question": "a", "answer": "b", {other}}}"#);
+            assert!(Rating::of(&rows(&[&row])[0]).is_none(), "{other}");
+        }
+    }
+
+    #[test]
+    fn advice_keeps_good_answers_whatever_rates_them() {
+        let booleans = "keep the rows whose label is true and drop the label: jq -c 'select(.label) | del(.label)'";
+
+        for (first, second, wanted) in [
+            (r#"{"label": false}"#, r#"{"label": true}"#, booleans),
+            (
+                r#"{"label": 0}"#,
+                r#"{"label": 1}"#,
+                "with the highest label and drop the label: jq -c 'select(.label >= 1)",
+            ),
+            (r#"{"label": 0}"#, r#"{"label": 0}"#, "'select(.label >= 1)"),
+            (r#"{"score": 2.5}"#, r#"{"score": 4.5}"#, "'select(.score >= 4.5)"),
+            (r#"{"label": "0"}"#, r#"{"label": "1"}"#, "'select((.label | tonumber) >= 1)"),
+            (r#"{"label": "undesirable"}"#, r#"{"label": "desirable"}"#, "'select(.label == \"desirable\")"),
+            (r#"{"label": "bad"}"#, r#"{"label": "bad"}"#, "'select(.label != \"bad\")"),
+            (r#"{"is_bad": true}"#, r#"{"is_bad": false}"#, "whose is_bad is false and drop the is_bad"),
+            (r#"{"is_bad": true}"#, r#"{"is_bad": false}"#, "'select(.is_bad | not)"),
+            (r#"{"thumbs_down": 1}"#, r#"{"thumbs_down": 0}"#, "'select(.thumbs_down <= 0)"),
+        ] {
+            let rows = rows(&[first, second]);
+            let advice = Rating::of(&rows[0]).expect(first).advice(&rows);
+            assert!(advice.contains(wanted), "{first}: {advice}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::TextConfig;
-use super::answers::{ANSWERS, is_rated};
+use super::answers::{ANSWERS, Rating};
 use crate::formats::RowProblem;
 
 /// Most messages of a conversation. Each answer is found by rendering the messages before it, so that the time for a
@@ -80,18 +80,20 @@ impl Conversation {
     /// it is [`TextConfig`](super::TextConfig)'s default, names the list of messages, or a question and an answer (`ask,reply`).
     pub(crate) fn parse(line: &str, field: &str) -> Result<Self, RowProblem> {
         let row = object(line)?;
-        if is_rated(&row) {
-            return Err(malformed(
-                "the row says with \"label\" whether its answer is good (KTO), and Kiln would learn bad ones, too: keep the rows whose \
-                 label is true, without the label"
-                    .into(),
-            ));
+        let conversation = Self::of(&row, field)?;
+        match Rating::of(&row) {
+            Some(rating) => Err(malformed(rating.problem())),
+            None => Ok(conversation),
         }
+    }
+
+    /// Reads a row as [`Self::parse`] does, also one that rates its answer.
+    pub(crate) fn of(row: &Map<String, Value>, field: &str) -> Result<Self, RowProblem> {
         if field != TextConfig::default().field {
-            return Self::checked(named_messages(&row, field)?);
+            return Self::checked(named_messages(row, field)?);
         }
 
-        let messages = match &row {
+        let messages = match row {
             row if row.contains_key("messages") => message_list("messages", &row["messages"])?,
             row if row.contains_key("conversations") => message_list("conversations", &row["conversations"])?,
             row if answer_names(row).is_some() => {
@@ -288,8 +290,30 @@ mod tests {
         assert_eq!(texts, ["Be brief.", "Sum up.\n\nA b.", "Ab."]);
         let missing = Conversation::parse(r#"{"ask": "Hi"}"#, "ask,reply").expect_err("no reply").to_string();
         assert!(missing.contains("no field \"reply\": the row has \"ask\""), "{missing}");
-        let rated = Conversation::parse(r#"{"prompt": "Hi", "completion": "No", "label": false}"#, "text");
-        assert!(rated.expect_err("rated").to_string().contains("(KTO)"));
+    }
+
+    #[test]
+    fn rated_answers_are_refused_in_every_form() {
+        let list = r#"[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "No"}]"#;
+        let shares = r#"[{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "No"}]"#;
+        let rows = [
+            (format!(r#""messages": {list}"#), "text"),
+            (format!(r#""conversations": {shares}"#), "text"),
+            (format!(r#""dialog": {list}"#), "dialog"),
+            (r#""ask": "Hi", "reply": "No""#.to_owned(), "ask,reply"),
+            (r#""prompt": [{"role": "user", "content": "Hi"}], "completion": "No""#.to_owned(), "text"),
+        ];
+        let pairs = ANSWERS.map(|[question, answer]| (format!(r#""{question}": "Hi", "{answer}": "No""#), "text"));
+        for (row, field) in rows.into_iter().chain(pairs) {
+            for rating in
+                [r#""label": false"#, r#""label": 1"#, r#""label": "bad""#, r#""kto_tag": true"#, r#""score": 2.5"#]
+            {
+                let rated = Conversation::parse(&format!("{{{row}, {rating}}}"), field).expect_err(&row).to_string();
+                assert!(rated.contains("whether its answer is good (KTO)"), "{row} {rating}: {rated}");
+            }
+            let other = format!(r#"{{{row}, "label": "billing", "category": 3}}"#);
+            assert!(Conversation::parse(&other, field).is_ok(), "{other}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod preference;
 
 use std::path::{Path, PathBuf};
 
-pub(super) use answers::{ANSWERS, is_rated};
+pub(super) use answers::{ANSWERS, Rating};
 use block::TextBlocks;
 pub(crate) use block::{BlockStart, DocumentPart, TextBlock};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};

@@ -116,11 +116,12 @@ const LANGUAGES: [&str; 83] = [
 ];
 
 impl Role {
-    /// Finds the role of a name such as `source_text`, `Sentence EN`, `en-US` or `translation.en`: each of its words (of the
+    /// Finds the role of a name such as `source_text`, `Sentence EN`, `Text (en)`, `en-US` or `translation.en`: each of its words (of the
     /// last field) must be known.
     pub(super) fn of(name: &str) -> Self {
         let name = name.rsplit('.').next().unwrap_or(name).to_lowercase();
-        let words: Vec<&str> = name.split(['_', '-', ' ', ':']).filter(|word| !word.is_empty()).collect();
+        let between = ['_', '-', ' ', ':', '(', ')', '[', ']', '/'];
+        let words: Vec<&str> = name.split(between).filter(|word| !word.is_empty()).collect();
         let roles: Vec<Role> = words.iter().map(|word| Self::of_word(word)).collect();
         // `en-US`: a language and a country.
         let is_locale = words.len() == 2 && roles[0] == Self::Text && words.iter().all(|word| word.len() == 2);

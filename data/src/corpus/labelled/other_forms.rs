@@ -1,0 +1,240 @@
+//! Labelled rows in a form that the run does not read: tables with other names or none, CoNLL by another name, and fastText.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use super::LabelConfig;
+use crate::corpus::pairs::flag;
+use crate::corpus::text::Task;
+use crate::error::{Error, Result};
+use crate::formats::{CsvRows, FileFormat, LineReader};
+
+/// Lines that show the form of a file.
+const LINES: usize = 200;
+/// What fastText puts in front of a class.
+const FAST_TEXT: &str = "__label__";
+
+/// Refuses a file whose first lines show that it has another form. JSON and binary files are left to their readers.
+///
+/// # Errors
+///
+/// If the file cannot be read, or has another form; the error says what reads it.
+pub(super) fn check_form(path: &Path, task: Task, config: &LabelConfig) -> Result<()> {
+    let format = FileFormat::by_name(path);
+    let is_table = format.is_some_and(|format| [FileFormat::CSV, FileFormat::TSV].contains(&format));
+    if format.is_some() && !is_table {
+        return Ok(());
+    }
+    let table = if is_table { Some(first_rows(path)?) } else { None };
+    let columns = columns(task, config);
+    if table.as_ref().is_some_and(|rows| rows.is_empty() || lacking(&rows[0], &columns).is_empty()) {
+        return Ok(());
+    }
+
+    let lines = first_lines(path)?;
+    let refuse = |found: String| Err(Error::corpus(path, found));
+    if lines.iter().find(|line| !line.trim().is_empty()).is_some_and(|line| line.starts_with(FAST_TEXT)) {
+        return refuse(format!(
+            "its lines begin with a class, as in files of fastText ({FAST_TEXT}...): make a table of them, with awk 'BEGIN {{print \
+             \"{label}\\t{text}\"}} {{label = substr($1, 10); $1 = \"\"; print label \"\\t\" substr($0, 2)}}' {} > rows.tsv",
+            path.display(),
+            label = config.label_field,
+            text = config.text_field
+        ));
+    }
+    if task == Task::Tagging && is_conll(&lines) {
+        return refuse(
+            "its lines are words with their tags, and blank lines divide sentences, as in CoNLL files: let its name end in .conll"
+                .to_owned(),
+        );
+    }
+    table.map_or(Ok(()), |rows| refuse(other_names(path, &rows, task, &columns)))
+}
+
+/// Returns the keys of the columns that rows must have, and the names that the run gives them.
+fn columns(task: Task, config: &LabelConfig) -> Vec<(&'static str, String)> {
+    let LabelConfig { text_field, pair_field, label_field, words_field, tags_field, .. } = config.clone();
+    if task == Task::Tagging {
+        return vec![("data.labels.words_field", words_field), ("data.labels.tags_field", tags_field)];
+    }
+    let mut columns = vec![("data.labels.text_field", text_field), ("data.labels.label_field", label_field)];
+    // Rows may lack a second text, unless the user has named one.
+    if pair_field != LabelConfig::default().pair_field {
+        columns.push(("data.labels.pair_field", pair_field));
+    }
+    columns
+}
+
+/// Returns the columns that a first row lacks. A template says by itself what it needs.
+fn lacking<'a>(first_row: &[String], columns: &'a [(&'static str, String)]) -> Vec<&'a str> {
+    let has = |name: &str| name.contains('{') || first_row.iter().any(|cell| cell.trim() == name);
+    columns.iter().map(|(_, name)| name.as_str()).filter(|name| !has(name)).collect()
+}
+
+fn first_rows(path: &Path) -> Result<Vec<Vec<String>>> {
+    let is_tsv = FileFormat::by_name(path) == Some(FileFormat::TSV);
+    match is_tsv && CsvRows::named_delimiter(path)?.is_none() {
+        true => CsvRows::first_rows_with(path, b'\t'),
+        false => Ok(CsvRows::first_rows(path)?.1),
+    }
+}
+
+fn first_lines(path: &Path) -> Result<Vec<String>> {
+    let (mut lines, mut line, mut found) = (LineReader::open(path)?, Vec::new(), Vec::new());
+    while found.len() < LINES && lines.read_line(&mut line)? {
+        found.push(String::from_utf8_lossy(&line).into_owned());
+        line.clear();
+    }
+    Ok(found)
+}
+
+/// Whether lines have equally many short columns, and blank lines or a mark of documents between them.
+fn is_conll(lines: &[String]) -> bool {
+    let is_word =
+        |line: &&String| !line.trim().is_empty() && !line.starts_with("-DOCSTART-") && !line.starts_with("# ");
+    let n_columns = |line: &String| match line.contains('\t') {
+        true => line.split('\t').count(),
+        false => line.split_whitespace().count(),
+    };
+    let counts: HashSet<usize> = lines.iter().filter(is_word).map(n_columns).collect();
+    let is_even = counts.len() == 1 && counts.iter().all(|count| (2..=10).contains(count));
+    let last = lines.iter().rposition(|line| !line.trim().is_empty()).unwrap_or(0);
+    let has_marks = lines.iter().any(|line| line.starts_with("-DOCSTART-"));
+    let is_json = lines.iter().any(|line| line.starts_with('{'));
+    is_even && !is_json && (has_marks || lines[..last].iter().any(|line| line.trim().is_empty()))
+}
+
+/// Says what is wrong with the first row of a table, with the flags or the row that mend it.
+fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'static str, String)]) -> String {
+    let (first, others) = (&rows[0], &rows[1..]);
+    let shown: Vec<String> = first.iter().take(12).map(|name| format!("\"{}\"", name.trim())).collect();
+    let meant = guess(rows, task, columns);
+    let recurs = |at: &usize| {
+        let is_same = |row: &Vec<String>| row.get(*at).is_some_and(|cell| *cell == first[*at]);
+        !first[*at].trim().is_empty() && others.iter().any(is_same)
+    };
+
+    if let Some(at) = (0..first.len()).find(recurs) {
+        let name = |at: usize| {
+            let of_key = meant.iter().position(|column| *column == Some(at));
+            of_key.map_or_else(|| format!("column_{at}"), |key| columns[key].1.clone())
+        };
+        let names: Vec<String> = (0..first.len()).map(name).collect();
+        let is_tsv = FileFormat::by_name(path) == Some(FileFormat::TSV);
+        let delimiter = if is_tsv { b'\t' } else { CsvRows::first_rows(path).map_or(b',', |(delimiter, _)| delimiter) };
+        let delimiter = if delimiter == b'\t' { "\\t".to_owned() } else { char::from(delimiter).to_string() };
+        let file = if is_tsv { "rows.tsv" } else { "rows.csv" };
+        return format!(
+            "the first row ({}) is read as the names of the columns, but {} stands again below it: it seems to be data\n  to add a \
+             first row with names: (printf '{}\\n'; cat {}) > {file}",
+            shown.join(", "),
+            shown.get(at).map_or("a cell", String::as_str),
+            names.join(&delimiter),
+            path.display()
+        );
+    }
+
+    let missing: Vec<String> = lacking(first, columns).iter().map(|name| format!("\"{name}\"")).collect();
+    let name = |at: &Option<usize>| at.map_or("NAME", |at| first[at].trim());
+    let wrong = columns.iter().zip(&meant).filter(|((_, now), at)| name(at) != now && !now.contains('{'));
+    let flags: Vec<String> = wrong.map(|((key, _), at)| flag(key, name(at))).collect();
+    format!(
+        "the first row names the columns, and none of them is {}: it has {}\n  to name the columns: {}\n  if the first row is data: \
+         add one with names above it",
+        missing.join(" or "),
+        shown.join(", "),
+        flags.join(" ")
+    )
+}
+
+/// Returns which columns are probably meant. Those with the wanted names are. Else labels are the values that recur most, and the text
+/// is the longest column.
+fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, String)]) -> Vec<Option<usize>> {
+    let first = &rows[0];
+    let cells = |at: usize| rows[1..].iter().filter_map(move |row| row.get(at));
+    let n_distinct = |at: &usize| match task {
+        Task::Tagging => cells(*at).flat_map(|cell| cell.split_whitespace()).collect::<HashSet<_>>().len(),
+        _ => cells(*at).collect::<HashSet<_>>().len(),
+    };
+    let n_bytes = |at: &usize| cells(*at).map(String::len).sum::<usize>();
+
+    let mut meant: Vec<Option<usize>> =
+        columns.iter().map(|(_, name)| first.iter().position(|cell| cell.trim() == name)).collect();
+    let free = |meant: &[Option<usize>]| -> Vec<usize> {
+        (0..first.len()).filter(|at| !meant.contains(&Some(*at)) && n_bytes(at) > 0).collect()
+    };
+    if meant[1].is_none() {
+        let free = free(&meant);
+        // A single column is the text. Of two columns alike, the text stands first.
+        if free.len() > 1 || meant[0].is_some() {
+            meant[1] = free.into_iter().rev().min_by_key(n_distinct);
+        }
+    }
+    if meant[0].is_none() {
+        meant[0] = free(&meant).into_iter().rev().max_by_key(n_bytes);
+    }
+    meant
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, text: &str, task: Task, config: &LabelConfig) -> std::result::Result<(), String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("writable");
+        check_form(&path, task, config).map_err(|error| error.to_string())
+    }
+
+    fn refused(name: &str, text: &str, task: Task) -> String {
+        check(name, text, task, &LabelConfig::default()).expect_err("another form")
+    }
+
+    #[test]
+    fn a_table_with_other_names_is_answered_with_flags_to_paste() {
+        let rows: String = (0..20).map(|n| format!("{n},the message {n},{}\n", ["info", "error"][n % 2])).collect();
+        let text = refused("a.csv", &format!("id,message,severity\n{rows}"), Task::Classification);
+        let flags = "--set data.labels.text_field=message --set data.labels.label_field=severity\n";
+        assert!(text.contains("none of them is \"text\" or \"label\": it has \"id\", \"message\""), "{text}");
+        assert!(text.contains(flags), "{text}");
+        let one = refused("a.csv", &format!("id,text,severity\n{rows}"), Task::Classification);
+        assert!(one.contains("to name the columns: --set data.labels.label_field=severity\n"), "{one}");
+
+        let tagged = "words\tner\nin Rome now\tO LOC O\nto Paris\tO LOC\n";
+        let text = refused("a.tsv", tagged, Task::Tagging);
+        assert!(text.contains("--set data.labels.words_field=words --set data.labels.tags_field=ner"), "{text}");
+        assert_eq!(check("a.csv", "text,label\na,b\n", Task::Classification, &LabelConfig::default()), Ok(()));
+    }
+
+    #[test]
+    fn a_second_text_that_the_user_has_named_must_be_there() {
+        let named = LabelConfig { pair_field: "answer".into(), ..LabelConfig::default() };
+        let text = check("a.csv", "text,label\na,b\n", Task::Classification, &named).expect_err("no answer");
+        assert!(text.contains("none of them is \"answer\"") && text.contains("data.labels.pair_field=NAME"), "{text}");
+        assert_eq!(check("a.csv", "text,answer,label\na,b,c\n", Task::Classification, &named), Ok(()));
+    }
+
+    #[test]
+    fn rows_without_names_are_called_so() {
+        let rows: String = (0..20).map(|n| format!("{}\tthe message {n}\n", ["info", "error"][n % 2])).collect();
+        let text = refused("a.tsv", &rows, Task::Classification);
+        assert!(text.contains("\"info\" stands again below it"), "{text}");
+        assert!(text.contains("(printf 'label\\ttext\\n'; cat "), "{text}");
+    }
+
+    #[test]
+    fn conll_by_another_name_and_fast_text_are_recognized() {
+        let conll = "-DOCSTART- -X- O\n\nRome NNP B-LOC\nsleeps VBZ O\n\nParis NNP B-LOC\n";
+        for name in ["a.tsv", "a.txt", "a.csv"] {
+            let text = refused(name, conll, Task::Tagging);
+            assert!(text.contains("let its name end in .conll"), "{text}");
+            let text = refused(name, "__label__info Connection from here\n__label__error Gone\n", Task::Classification);
+            assert!(text.contains("as in files of fastText") && text.contains("> rows.tsv"), "{text}");
+        }
+        let config = LabelConfig::default();
+        let json = "{\"text\": \"a\", \"label\": \"b\"}\n\n{\"text\": \"a\", \"label\": \"b\"}\n";
+        assert_eq!(check("a.txt", json, Task::Classification, &config), Ok(()));
+        assert_eq!(check("a.txt", json, Task::Tagging, &config), Ok(()), "what is wrong is said of the rows");
+    }
+}

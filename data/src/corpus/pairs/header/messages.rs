@@ -1,0 +1,128 @@
+//! What is said about a first row, with the flags to paste.
+
+use std::path::Path;
+
+use super::super::{CorpusConfig, Header};
+use super::kind::can_be_names;
+use super::texts_of;
+use crate::error::Error;
+
+/// Characters of a cell that a message shows.
+const SHOWN: usize = 60;
+
+/// Refuses a first row that lacks a column which `config` names.
+pub(super) fn lacks_a_column(
+    path: &Path,
+    names: &[&str],
+    others: &[Vec<String>],
+    config: &CorpusConfig,
+    found: [Option<usize>; 2],
+) -> Error {
+    let wanted = [&config.source_field, &config.target_field];
+    let missing = wanted.iter().zip(found).find(|(_, found)| found.is_none()).map_or("", |(name, _)| name.as_str());
+    let is_header = config.header == Header::Yes;
+    let row = if is_header { "header" } else { "first row" };
+    let mut text = format!("the {row} has no column \"{missing}\": it has {}", quoted(names));
+    if is_header || can_be_names(names, others) {
+        text += &format!("\n  to name the columns: {}", kept_flags(names, wanted, found));
+    }
+    Error::corpus(path, text + "\n  if the first row is a pair: --set data.corpus.header=no")
+}
+
+/// Refuses settings that name some columns and count others.
+pub(super) fn two_choices(path: &Path, config: &CorpusConfig, [source, target]: [usize; 2]) -> Error {
+    Error::corpus(
+        path,
+        format!(
+            "data.corpus.source_field and data.corpus.target_field name the columns {source} and {target}, but \
+             data.corpus.source_column and data.corpus.target_column are {} and {}\n  to use the named columns: --set \
+             data.corpus.source_column={source} --set data.corpus.target_column={target}",
+            config.source_column, config.target_column
+        ),
+    )
+}
+
+/// Says that the numbers decide, because a header lacks the names.
+pub(super) fn numbers_decide(path: &Path, config: &CorpusConfig) -> String {
+    format!(
+        "first row of {} lacks the columns \"{}\" and \"{}\", or one of them: data.corpus.source_column and \
+         data.corpus.target_column decide",
+        path.display(),
+        config.source_field,
+        config.target_field
+    )
+}
+
+/// Asks whether a first row names the columns.
+pub(super) fn ask(path: &Path, names: &[&str], numbers_are_set: bool) -> Error {
+    Error::corpus(
+        path,
+        format!(
+            "the first row looks like a header: {}{}\n  if it names the columns: {}\n  if it is a pair: --set \
+             data.corpus.header=no",
+            quoted(names),
+            match names.iter().any(|name| name.contains('\u{fffd}')) {
+                true => "; it is not UTF-8: convert the file, for example with `iconv -f cp1252 -t utf-8`",
+                false => "",
+            },
+            if_header(names, numbers_are_set)
+        ),
+    )
+}
+
+/// Returns the flags for a first row that names the columns.
+pub(super) fn if_header(names: &[&str], numbers_are_set: bool) -> String {
+    if numbers_are_set { "--set data.corpus.header=yes".to_owned() } else { field_flags(names) }
+}
+
+/// Returns up to twelve cells in quotes, long ones cut.
+pub(super) fn quoted(names: &[&str]) -> String {
+    let shown = |name: &str| match name.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("\"{} ...\"", &name[..end]),
+        None => format!("\"{name}\""),
+    };
+    names.iter().take(12).map(|name| shown(name)).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the flags that name the two fields with the texts, as far as `names` tell which these are.
+pub(in crate::corpus::pairs) fn field_flags(names: &[&str]) -> String {
+    let [source, target] = texts_of(names).map(|at| at.map_or("NAME", |at| names[at]));
+    format!("{} {}", flag("data.corpus.source_field", source), flag("data.corpus.target_field", target))
+}
+
+/// Returns `--set KEY=VALUE`, quoted for the shell if necessary.
+pub(crate) fn flag(key: &str, value: &str) -> String {
+    let is_plain = value.chars().all(|c| c.is_ascii_alphanumeric() || "_-.,".contains(c));
+    let quote = if is_plain { "" } else { "'" };
+    format!("--set {quote}{key}={}{quote}", value.replace('\'', r"'\''"))
+}
+
+/// Returns the flags that keep the columns that were found, and name the nearest ones for the others.
+fn kept_flags(names: &[&str], wanted: [&String; 2], found: [Option<usize>; 2]) -> String {
+    let mut meant = found;
+    for side in [0, 1] {
+        let other = meant[1 - side];
+        meant[side] = meant[side].or_else(|| nearest(names, wanted[side], other));
+    }
+    if meant == [None, None] {
+        return field_flags(names);
+    }
+    // Of two columns, the other one is left.
+    let [source, target] = meant;
+    let left = |other: Option<usize>| other.filter(|_| names.len() == 2).map(|at| 1 - at);
+    let name = |at: Option<usize>| at.map_or("NAME", |at| names[at]);
+    let (source, target) = (name(source.or_else(|| left(target))), name(target.or_else(|| left(source))));
+    format!("{} {}", flag("data.corpus.source_field", source), flag("data.corpus.target_field", target))
+}
+
+/// Returns the column whose name is most like `wanted`: equal, or beginning alike, or with one in the other; never the column `taken`.
+fn nearest(names: &[&str], wanted: &str, taken: Option<usize>) -> Option<usize> {
+    let letters = |name: &str| -> String { name.to_lowercase().chars().filter(|c| c.is_alphanumeric()).collect() };
+    let wanted = letters(wanted);
+    let names: Vec<String> = names.iter().map(|name| letters(name)).collect();
+    let free = || (0..names.len()).filter(|at| Some(*at) != taken && !names[*at].is_empty() && !wanted.is_empty());
+    free()
+        .find(|at| names[*at] == wanted)
+        .or_else(|| free().find(|at| names[*at].starts_with(&wanted) || wanted.starts_with(&names[*at])))
+        .or_else(|| free().find(|at| wanted.len() >= 3 && names[*at].contains(&wanted)))
+}

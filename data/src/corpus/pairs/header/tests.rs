@@ -1,0 +1,230 @@
+use super::*;
+
+fn find_in(rows: &[&[&str]], config: &CorpusConfig) -> Result<Found> {
+    let row = |row: &&[&str]| row.iter().map(|cell| (*cell).to_owned()).collect();
+    Columns::find(Path::new("a.tsv"), &rows.iter().map(row).collect::<Vec<Vec<String>>>(), config)
+}
+
+fn find(row: &[&str], config: &CorpusConfig) -> Result<Columns> {
+    let rows = [row];
+    Ok(find_in(&rows[usize::from(row.is_empty())..], config)?.columns)
+}
+
+fn columns(source: usize, target: usize, header: bool) -> Columns {
+    Columns { source, target, header }
+}
+
+#[test]
+fn a_header_with_the_named_fields_is_used() {
+    let config = CorpusConfig::default();
+    assert_eq!(find(&["id", "trg", " src "], &config).expect("found"), columns(2, 1, true));
+    let named = CorpusConfig { source_field: "domanda".into(), target_field: "risposta".into(), ..config.clone() };
+    assert_eq!(find(&["risposta", "domanda"], &named).expect("found"), columns(1, 0, true));
+    let by_number = CorpusConfig { source_column: 1, target_column: 0, ..config };
+    assert_eq!(find(&["src", "trg"], &by_number).expect("found"), columns(1, 0, true));
+}
+
+#[test]
+fn what_looks_like_a_header_is_asked_about_with_flags_to_paste() {
+    let flags = |row: &[&str]| find(row, &CorpusConfig::default()).expect_err("asked").to_string();
+    for (row, source, target) in [
+        (["english", "italian"].as_slice(), "english", "italian"),
+        (&["id", "Source", "Target"], "Source", "Target"),
+        (&["", "en", "it"], "en", "it"),
+        (&["target_text", "source_text"], "source_text", "target_text"),
+        (&["en-US", "it_IT", "score"], "en-US", "it_IT"),
+        (&["translation", "sentence"], "sentence", "translation"),
+    ] {
+        let text = flags(row);
+        let wanted = format!("--set data.corpus.source_field={source} --set data.corpus.target_field={target}");
+        assert!(text.contains("looks like a header") && text.contains(&wanted), "{text}");
+        assert!(text.contains("if it is a pair: --set data.corpus.header=no"), "{text}");
+    }
+    assert!(flags(&["source text", "target text"]).contains("--set 'data.corpus.source_field=source text'"));
+    let numbered = CorpusConfig { source_column: 1, target_column: 2, ..CorpusConfig::default() };
+    let text = find(&["id", "en", "it"], &numbered).expect_err("asked").to_string();
+    assert!(text.contains("if it names the columns: --set data.corpus.header=yes"), "{text}");
+    // One of the fields that the user named is there, the other has a typo.
+    let typo = CorpusConfig { source_field: "frase".into(), target_field: "resa".into(), ..CorpusConfig::default() };
+    assert!(find(&["frase", "reso"], &typo).is_err());
+}
+
+#[test]
+fn one_usual_name_above_sentences_is_enough_to_ask() {
+    let sentences: Vec<&[&str]> = vec![&["The cat sleeps.", "Il gatto dorme."]; 6];
+    let with = |first: &'static [&'static str]| find_in(&[&[first], &sentences[..]].concat(), &CorpusConfig::default());
+    let text = with(&["english", "italiano"]).expect_err("asked").to_string();
+    assert!(text.contains("source_field=english --set data.corpus.target_field=italiano"), "{text}");
+    // Words above words may be a pair of a dictionary.
+    let words: Vec<&[&str]> = vec![&["dog", "cane"]; 6];
+    assert!(find_in(&[&[&["it", "esso"] as &[&str]], &words[..]].concat(), &CorpusConfig::default()).is_ok());
+}
+
+#[test]
+fn ordinary_rows_are_pairs() {
+    for row in [
+        ["Good morning.", "Buongiorno."],
+        ["dog", "cane"],
+        ["742105", "seven hundred forty-two thousand one hundred five"],
+        ["ab", "ba"],
+        ["The source", "La fonte"],
+        ["it", "esso"],
+        ["", ""],
+    ] {
+        assert_eq!(find(&row, &CorpusConfig::default()).expect("a pair"), columns(0, 1, false), "{row:?}");
+    }
+    assert_eq!(find(&[], &CorpusConfig::default()).expect("an empty file"), columns(0, 1, false));
+}
+
+#[test]
+fn a_word_above_dates_or_numbers_is_asked_about() {
+    let config = CorpusConfig::default();
+    let dates = [["3 May 1999", "the third of May"]; 5];
+    let rows = |first: [&'static str; 2]| -> Vec<[&str; 2]> { [&[first][..], &dates].concat() };
+    let found = |rows: &[[&str; 2]]| {
+        let rows: Vec<&[&str]> = rows.iter().map(<[&str; 2]>::as_slice).collect();
+        find_in(&rows, &config)
+    };
+    let text = found(&rows(["date", "words"])).expect_err("asked").to_string();
+    let flags = "--set data.corpus.source_field=date --set data.corpus.target_field=words";
+    assert!(text.contains("looks like a header: \"date\", \"words\"") && text.contains(flags), "{text}");
+    for first in [["May 4", "the fourth of May"], ["today", "the day on which it is said, not any other"]] {
+        assert!(found(&rows(first)).expect("a pair").notes.is_empty(), "{first:?}");
+    }
+    assert!(found(&rows(["date", "words"])[..4]).is_ok(), "too few rows to be sure");
+    let no = CorpusConfig { header: Header::No, ..config.clone() };
+    let all = rows(["date", "words"]);
+    let all: Vec<&[&str]> = all.iter().map(<[&str; 2]>::as_slice).collect();
+    assert_eq!(find_in(&all, &no).expect("a pair").notes, Vec::<String>::new());
+}
+
+#[test]
+fn what_was_decided_without_being_sure_is_said() {
+    let config = CorpusConfig::default();
+    let sentences: [&[&str]; 5] = [&["How are you?", "Come stai?"]; 5];
+    let note = |first: &[&str], others: &[&[&str]]| {
+        let rows = [&[first][..], others].concat();
+        find_in(&rows, &config).expect("a pair").notes
+    };
+    let notes = note(&["domanda", "risposta"], &sentences);
+    assert_eq!(
+        notes,
+        ["first row of a.tsv (\"domanda\", \"risposta\") is taken as a pair; if it names the columns: --set \
+          data.corpus.source_field=domanda --set data.corpus.target_field=risposta"]
+    );
+    assert!(note(&["Good morning.", "Buongiorno."], &sentences).is_empty());
+    // A dictionary consists of words.
+    let words: [&[&str]; 5] = [&["cat", "gatto"]; 5];
+    assert!(note(&["dog", "cane"], &words).is_empty());
+    let mixed = [&sentences[..], &words[..1]].concat();
+    assert!(note(&["dog", "cane"], &mixed).is_empty());
+}
+
+#[test]
+fn further_columns_are_said_unless_some_are_chosen() {
+    let config = CorpusConfig::default();
+    let rows: [&[&str]; 2] = [&["17", "Good morning.", "Buongiorno."], &["18", "Thanks.", "Grazie."]];
+    let notes = find_in(&rows, &config).expect("a pair").notes;
+    let wanted = "a.tsv has 3 columns: 0 is the source and 1 the target, counted from 0; for the last two: --set data.corpus.source_column=1 --set ";
+    assert!(notes.len() == 1 && notes[0].starts_with(wanted), "{notes:?}");
+    let chosen = CorpusConfig { source_column: 1, target_column: 2, ..config.clone() };
+    assert!(find_in(&rows, &chosen).expect("a pair").notes.is_empty());
+    assert!(find_in(&[&["id", "src", "trg"]], &config).expect("named").notes.is_empty());
+}
+
+#[test]
+fn the_configuration_decides_if_it_says_yes_or_no() {
+    let no = CorpusConfig { header: Header::No, ..CorpusConfig::default() };
+    assert_eq!(find(&["src", "trg"], &no).expect("a pair"), columns(0, 1, false));
+    let yes = CorpusConfig { header: Header::Yes, ..CorpusConfig::default() };
+    let text = find(&["domanda", "risposta"], &yes).expect_err("no such columns").to_string();
+    assert!(text.starts_with("a.tsv: the header has no column \"src\": it has \"domanda\", \"risposta\""), "{text}");
+    assert!(text.contains("--set data.corpus.source_field=domanda --set data.corpus.target_field=risposta"), "{text}");
+    let numbered = CorpusConfig { source_column: 1, target_column: 0, ..yes };
+    assert_eq!(find(&["domanda", "risposta"], &numbered).expect("by number"), columns(1, 0, true));
+}
+
+/// Rows of a table whose first column is a number.
+const NUMBERED: [&[&str]; 6] = [&["17", "Smith & Co.", "3 May 1999", "1999-05-03"]; 6];
+
+fn named(source: &str, target: &str) -> CorpusConfig {
+    CorpusConfig { source_field: source.into(), target_field: target.into(), ..CorpusConfig::default() }
+}
+
+#[test]
+fn names_that_the_user_has_set_are_never_ignored() {
+    let header: &[&str] = &["No", "Customer", "Date (text)", "Date ISO"];
+    let rows = [&[header][..], &NUMBERED].concat();
+    assert_eq!(find_in(&rows, &named("Date (text)", "Date ISO")).expect("named").columns, columns(2, 3, true));
+    for (source, target, missing, flags) in [
+        ("Date", "ISO", "Date", "'data.corpus.source_field=Date (text)' --set 'data.corpus.target_field=Date ISO'"),
+        ("date_text", "Date ISO", "date_text", "--set 'data.corpus.source_field=Date (text)' --set"),
+        ("No", "src", "src", "--set data.corpus.source_field=No --set data.corpus.target_field=NAME"),
+    ] {
+        let text = find_in(&rows, &named(source, target)).expect_err("a missing column").to_string();
+        let wanted = format!("the first row has no column \"{missing}\": it has \"No\", \"Customer\"");
+        assert!(text.contains(&wanted) && text.contains(flags), "{text}");
+        assert!(text.ends_with("if the first row is a pair: --set data.corpus.header=no"), "{text}");
+    }
+
+    let pairs: [&[&str]; 2] = [&["short form", "long form (full)"], &["St.", "Street"]];
+    let text = find_in(&pairs, &named("short_form", "long_form")).expect_err("misspelt").to_string();
+    let flags = "--set 'data.corpus.source_field=short form' --set 'data.corpus.target_field=long form (full)'";
+    assert!(text.contains(flags), "{text}");
+    let text = find_in(&pairs, &named("long_form", "short_form")).expect_err("misspelt").to_string();
+    let flags = "--set 'data.corpus.source_field=long form (full)' --set 'data.corpus.target_field=short form'";
+    assert!(text.contains(flags), "not the other way round: {text}");
+}
+
+#[test]
+fn a_table_without_names_gets_no_names_of_its_texts() {
+    let rows: [&[&str]; 3] = [&["JAN 20 1979", "1979-01-20"], &["3 May 1999", "1999-05-03"], &["1/2/03", "2003-01-02"]];
+    let text = find_in(&rows, &named("raw", "iso")).expect_err("no names").to_string();
+    assert!(text.contains("the first row has no column \"raw\": it has \"JAN 20 1979\""), "{text}");
+    assert!(!text.contains("source_field=JAN") && text.ends_with("--set data.corpus.header=no"), "{text}");
+    let no = CorpusConfig { header: Header::No, ..named("raw", "iso") };
+    assert_eq!(find_in(&rows, &no).expect("pairs").columns, columns(0, 1, false));
+}
+
+#[test]
+fn names_and_numbers_must_mean_the_same_columns() {
+    let rows: [&[&str]; 2] = [&["id", "a", "b"], &["1", "one", "uno"]];
+    let both = |source_column, target_column, header| {
+        find_in(&rows, &CorpusConfig { source_column, target_column, header, ..named("a", "b") })
+    };
+    assert_eq!(both(1, 2, Header::Auto).expect("the same").columns, columns(1, 2, true));
+    for header in [Header::Auto, Header::Yes] {
+        let text = both(2, 1, header).expect_err("different").to_string();
+        let flags = "--set data.corpus.source_column=1 --set data.corpus.target_column=2";
+        assert!(text.contains("name the columns 1 and 2") && text.contains(flags), "{text}");
+    }
+
+    let other = CorpusConfig { source_column: 1, target_column: 2, ..named("x", "y") };
+    assert!(find_in(&rows, &other).is_err());
+    let yes = find_in(&rows, &CorpusConfig { header: Header::Yes, ..other }).expect("by number");
+    assert_eq!(yes.columns, columns(1, 2, true));
+    assert!(yes.notes.len() == 1 && yes.notes[0].contains("lacks the columns \"x\" and \"y\""), "{:?}", yes.notes);
+}
+
+#[test]
+fn names_with_brackets_and_signs_are_names() {
+    let asked = |first: &[&str], others: &[&[&str]]| {
+        find_in(&[&[first][..], others].concat(), &CorpusConfig::default()).is_err()
+    };
+    let dates: [&[&str]; 6] = [&["third of May", "1999-05-03"]; 6];
+    for first in [
+        ["Datum (Text)", "Datum ISO"],
+        ["Menge [kg]", "Preis/Tag"],
+        ["Anteil in %", "Nr."],
+        ["Price ($)", "Date & time"],
+    ] {
+        assert!(asked(&first, &dates), "{first:?}");
+    }
+    assert!(asked(&["No", "Customer", "Date (text)", "Date ISO"], &NUMBERED));
+    assert!(!asked(&["second of May, the day", "1999-05-02"], &dates), "a row like the others");
+
+    let sentences: [&[&str]; 6] = [&["How are you?", "Come stai?"]; 6];
+    assert!(asked(&["text (en)", "text (it)"], &sentences));
+    let rows = [&[&["domanda (breve)", "risposta"] as &[&str]][..], &sentences].concat();
+    assert_eq!(find_in(&rows, &CorpusConfig::default()).expect("not sure").notes.len(), 1);
+}
