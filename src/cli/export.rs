@@ -82,6 +82,9 @@ fn in_folder(dtype: GgufType) -> Result<StoredType> {
     }
 }
 
+/// Endings of files that people may expect, and that an export does not write.
+const OTHER_FORMATS: [&str; 7] = ["onnx", "pt", "pth", "bin", "safetensors", "ckpt", "ggml"];
+
 pub(super) fn run(args: Args) -> Result<()> {
     let find = || TrainedModel::find_weights(&args.run, args.checkpoint.as_deref(), args.weights);
     if args.dir.extension().is_some_and(|extension| extension == gguf::EXTENSION) {
@@ -90,6 +93,15 @@ pub(super) fn run(args: Args) -> Result<()> {
             return Err(Usage(text.into()).into());
         }
         return gguf_file(&args, &find()?);
+    }
+    if let Some(kind) =
+        args.dir.extension().and_then(|kind| OTHER_FORMATS.iter().find(|other| kind.eq_ignore_ascii_case(other)))
+    {
+        let text = format!(
+            "{}: kiln export writes a model folder, or a file that ends in .gguf, and no .{kind} file; name a folder",
+            args.dir.display()
+        );
+        return Err(Usage(text).into());
     }
     let stored = in_folder(args.dtype)?;
     let run = find()?;

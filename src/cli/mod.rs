@@ -28,6 +28,7 @@ mod pool;
 mod prepare;
 mod profile;
 mod report;
+mod tips;
 mod together;
 mod tokenizer;
 mod train;
@@ -40,11 +41,9 @@ use std::io::ErrorKind as IoKind;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use kiln_ranks::terminal::clean;
-use kiln_train::checkpoint;
-use kiln_train::config::Config;
 use kiln_train::device::take_kernel_notes;
 use kiln_train::logging::print::stderr_line;
 
@@ -112,23 +111,22 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Parses the command line. An option that is a key of the configuration is answered with `--set`.
+/// Parses the command line. An option that the command does not have is answered with what was meant.
 fn parsed() -> Cli {
-    Cli::try_parse().unwrap_or_else(|error| {
+    Cli::try_parse().unwrap_or_else(|mut error| {
         if error.kind() == ErrorKind::InvalidUtf8
             && let Some(argument) = std::env::args_os().find(|argument| argument.to_str().is_none())
         {
             stderr_line!("error: {}", not_utf8(&argument));
             std::process::exit(error.exit_code());
         }
-        let option = match error.get(ContextKind::InvalidArg) {
-            Some(ContextValue::String(option)) if error.kind() == ErrorKind::UnknownArgument => option.clone(),
-            _ => error.exit(),
-        };
-        let _ = error.print();
-        for key in keys_called(option.trim_start_matches('-')) {
-            stderr_line!("  tip: {key} is a key of the configuration: --set {key}=VALUE");
+        if error.kind() != ErrorKind::UnknownArgument {
+            error.exit();
         }
+        let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+        let tips = tips::explain(&mut error, &words);
+        let _ = error.print();
+        tips.iter().for_each(|tip| stderr_line!("{tip}"));
         std::process::exit(error.exit_code());
     })
 }
@@ -139,13 +137,6 @@ fn not_utf8(argument: &OsStr) -> String {
         "the argument '{}' is not UTF-8: if it names a file, rename the file, or name the folder that it is in",
         argument.as_encoded_bytes().escape_ascii()
     )
-}
-
-/// Returns the keys of the configuration that end in `name`.
-fn keys_called(name: &str) -> Vec<String> {
-    let name = name.split('=').next().unwrap_or_default().replace('-', "_");
-    let keys = checkpoint::fields(&Config::default()).into_keys();
-    keys.filter(|key| key.rsplit('.').next() == Some(name.as_str())).collect()
 }
 
 fn run(command: Command) -> Result<ExitCode> {

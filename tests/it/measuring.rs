@@ -44,7 +44,7 @@ fn plain_operators_learn_what_the_kernels_learn_in_a_llama() {
     let place = Workplace::new();
     let llama = ["--task", "lm", "--set", "model.activation=swiglu", "--set", "model.norm_kind=rms_norm"];
     train(&place, "runs/fused", &llama);
-    train(&place, "runs/plain", &[&llama[..], &["--plain-operators"]].concat());
+    train(&place, "runs/plain", &[&llama[..], &["--reference-operators"]].concat());
     let ran = place.run(&["compare", "runs/fused", "runs/plain"]).ok();
     assert!(distance(&ran, "B") < 2e-3, "{}", ran.stdout);
 }

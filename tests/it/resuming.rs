@@ -71,6 +71,10 @@ fn options_that_are_keys_are_answered_with_the_flag() {
     let place = Workplace::new();
     place.run(&["train", "--steps", "5"]).refused(2, &["unexpected argument '--steps'", "--set train.steps=VALUE"]);
     place.run(&["train", "--batch-tokens=5"]).refused(2, &["--set loader.batch_tokens=VALUE"]);
+    let ran = place.run(&["train", "--learning_rate", "1e-3"]);
+    ran.refused(2, &["Usage: kiln train [OPTIONS]", "--set optim.lr=VALUE"]);
+    let ran = place.run(&["generate", "x", "--max_new_tokens", "5"]);
+    ran.refused(2, &["the option of this command is --max-new-tokens"]);
     let ran = place.run(&["train", "--device", "cpu", "--dry-run", "--set", "train.steps=1e2"]).ok();
     assert!(ran.stdout.contains("for 100 steps"), "{ran:#?}");
     place.run(&["train", "--from", "x", "--preset", "tiny"]).refused(2, &["--from takes model", "--set"]);

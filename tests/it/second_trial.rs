@@ -32,15 +32,27 @@ fn a_run_stands_for_the_model_folder_that_it_was_imported_from_and_no_other() {
 
     let from = |folder: &str, run: &str| {
         place.run(&[
-            "train", "--device", "cpu", "--from", folder, "--run", run, "--set", "data.train=text.txt", "--set", "train.steps=1",
-            "--set", "data.text.seq_len=16",
+            "train",
+            "--device",
+            "cpu",
+            "--from",
+            folder,
+            "--run",
+            run,
+            "--set",
+            "data.train=text.txt",
+            "--set",
+            "train.steps=1",
+            "--set",
+            "data.text.seq_len=16",
         ])
     };
     for (folder, run) in [("a/llama", "runs/one"), ("same/llama", "runs/two")] {
         let ran = from(folder, run).ok();
         assert!(ran.stderr.contains("which was imported from it"), "{ran:#?}");
     }
-    from("other/llama", "runs/three").refused(2, &["was not made of its files", "kiln import other/llama --out runs/NAME"]);
+    from("other/llama", "runs/three")
+        .refused(2, &["was not made of its files", "kiln import other/llama --out runs/NAME"]);
 
     // Nor does a run with the folder's name that nobody imported.
     fs::rename(place.path("runs/llama"), place.path("runs/kept")).expect("a run");
@@ -57,6 +69,7 @@ fn an_exported_translator_says_how_long_a_translation_may_be() {
     });
     place.write("pairs.tsv", pairs);
     place.train(&["--run", "runs/a", "--set", "train.steps=20", "--set", "tokenizer.vocab_size=200", "pairs.tsv"]).ok();
+    place.run(&["export", "runs/a", "few.onnx"]).refused(2, &["writes a model folder", ".gguf"]);
     place.run(&["export", "runs/a", "out"]).ok();
     let read = |name: &str| -> Value { serde_json::from_str(&place.read(name)).expect("JSON") };
     let (generation, config) = (read("out/generation_config.json"), read("out/config.json"));
@@ -89,7 +102,9 @@ fn bad_rows_are_named_where_they_are_when_a_split_is_taken_off() {
             bad,
         ];
         let sets: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
-        place.run(&[&["train", "--device", "cpu", "--task", "classification", "--run", run, "logs.csv"][..], &sets].concat())
+        place.run(
+            &[&["train", "--device", "cpu", "--task", "classification", "--run", run, "logs.csv"][..], &sets].concat(),
+        )
     };
     train("data.labels.max_bad_rows=0.0", "runs/a").refused(3, &["logs.csv:302", "logs.csv:303"]);
 

@@ -67,7 +67,7 @@ use serde_json::{Map, Value, json};
 pub use error::HfError;
 use fields::Fields;
 pub use marian::{ZeroStart, start_with_zeros};
-pub use peft::{ExportedAdapter, ImportedAdapter, export_adapter, import_adapter};
+pub use peft::{ExportedAdapter, ImportedAdapter, adapter_problems, export_adapter, import_adapter};
 pub use plan::{ExportPlan, Exported, ImportPlan, Imported};
 pub use prompt_tuning::{export_prompt, import_prompt, is_prompt};
 use table::Table;

@@ -130,6 +130,14 @@ pub fn export_adapter(config: &TransformerConfig, weights: &[NamedTensor]) -> Re
     Ok(ExportedAdapter { family, config, tensors })
 }
 
+/// Returns why [`export_adapter`] would refuse the adapters that a model with this shape has; empty if it would not.
+pub fn adapter_problems(config: &TransformerConfig) -> Vec<String> {
+    match config.has_adapters() {
+        true => table(Family::nearest(config), config, false).err().unwrap_or_default(),
+        false => Vec::new(),
+    }
+}
+
 /// Reads adapters of `peft` for a model of `family` with the shape `model`, which has none. A decoder may get a head for classes with
 /// them, which `modules_to_save` names `score`.
 ///

@@ -92,7 +92,7 @@ pub(in crate::cli) struct Args {
 
     /// Computes every operator by its reference definition instead of its kernel: slow, to compare losses (see `kiln
     /// compare`)
-    #[arg(long, alias = "plain-operators")]
+    #[arg(long)]
     reference_operators: bool,
 
     /// Starts the run again from its newest checkpoint when a process of it dies, up to N times. Ends when the same step fails twice,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use anyhow::Result;
 use kiln_data::{HostBatch, Loader, LoaderConfig, Packing, Position, TextTokenizer};
 use kiln_model::flops::{TrainBytes, n_params};
-use kiln_model::hf::{HfError, export_family};
+use kiln_model::hf::{HfError, adapter_problems, export_family};
 use kiln_train::config::Config;
 use kiln_train::dataset::{RunData, Vocabulary};
 use kiln_train::logging::print::{stdout_line, stdout_text};
@@ -82,13 +82,16 @@ fn parameters(config: &Config) -> String {
     format!("{} parameters: {}", thousands(params.total() as f64), parts.join(", "))
 }
 
-/// Says before a training that its model cannot be exported, and what would change that.
+/// Says before a training that its model or its adapters cannot be exported, and what would change that.
 pub(super) fn not_exportable(config: &Config) -> Option<String> {
     match export_family(&config.model) {
         Err(HfError::NotExpressible { family, problems }) => {
             Some(format!("kiln export will not be possible; the nearest family is {family}: {}", problems.join("; ")))
         }
-        _ => None,
+        _ => match adapter_problems(&config.model).as_slice() {
+            [] => None,
+            problems => Some(format!("kiln export --adapter will not be possible: {}", problems.join("; "))),
+        },
     }
 }
 
@@ -274,6 +277,18 @@ mod tests {
         let why = "kiln export: not possible; nearest is pegasus: model.norm_eps is 1e-6, but this family has 0.00001";
         assert_eq!(export(&other), why);
         assert!(not_exportable(&other).expect("it says so").contains("the nearest family is pegasus"));
+    }
+
+    #[test]
+    fn adapters_that_peft_has_no_module_for_are_named_before_the_training() {
+        let with_adapters = |preset: Preset| {
+            let mut config = preset.config();
+            config.model.lora.rank = 4;
+            not_exportable(&config)
+        };
+        let why = with_adapters(Preset::Gpt2Mini).expect("queries, keys and values are one module there");
+        assert!(why.starts_with("kiln export --adapter will not be possible: model.lora.targets has"), "{why}");
+        assert_eq!(with_adapters(Preset::Llama125m), None);
     }
 
     #[test]

@@ -87,10 +87,11 @@ impl Config {
         let rate = factor * RATE_BY_WIDTH / self.model.d_model.max(1) as f64;
         let rate = format!("{rate:.1e}").parse().unwrap_or(rate);
         let before = self.optim.lr;
+        let shown: f64 = format!("{before:.2e}").parse().unwrap_or(before);
         self.optim.lr = rate.min(before);
         let text = || {
             format!(
-                "optim.lr {}, a rate for {what}, instead of {before} (--set optim.lr=... decides otherwise)",
+                "optim.lr {}, a rate for {what}, instead of {shown} (--set optim.lr=... decides otherwise)",
                 self.optim.lr
             )
         };

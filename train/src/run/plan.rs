@@ -19,6 +19,8 @@ use crate::units::{counted, gib, thousands};
 const FEW_ROWS: u64 = 20;
 /// Fewer tokens are not long.
 const FEW_TOKENS: usize = 1000;
+/// Fewer optimizer steps hardly change a model, however many rows each has.
+const FEW_STEPS: u64 = 50;
 
 /// The numbers of a run before its first step.
 #[doc(hidden)]
@@ -29,6 +31,10 @@ pub struct Plan {
     pub dtype: FloatDType,
     pub(crate) epochs: f64,
     pub(crate) steps: u64,
+    /// The length is given in epochs (`train.epochs`).
+    counts_epochs: bool,
+    /// Batches of an optimizer step on all devices.
+    batches_per_step: usize,
     /// Steps from one synchronization of the devices to the next.
     sync_every: u64,
     /// The shape that needs most memory.
@@ -124,15 +130,19 @@ impl Plan {
             ));
         }
 
+        let named = match n_devices {
+            1 => device_name(device),
+            n => format!("{n} x {}", device_name(device)),
+        };
+
         Ok(Self {
-            device: match n_devices {
-                1 => device_name(device),
-                n => format!("{n} x {}", device_name(device)),
-            },
+            device: named,
             dtype,
             sync_every: config.train.sync_every,
             epochs: batches / data.train.batches_per_epoch().max(1) as f64,
             steps: config.train.steps,
+            counts_epochs: config.train.epochs > 0.0,
+            batches_per_step: config.train.grad_accum_steps * n_devices,
             largest,
             bytes: bytes_with(largest, checkpointing),
             checkpointing,
@@ -175,6 +185,7 @@ impl Plan {
                 "warning: the training text is {rows}: a model learns so little by heart, and nothing else"
             ));
         }
+        lines.extend(self.few_steps());
         if self.epochs > MANY_EPOCHS {
             lines.push(format!(
                 "warning: above {MANY_EPOCHS} epochs a model mostly learns its data by heart; --set train.steps={} is {MANY_EPOCHS} epochs",
@@ -182,6 +193,20 @@ impl Plan {
             ));
         }
         lines
+    }
+
+    /// Warns if the epochs are few steps because a batch has many of the rows.
+    fn few_steps(&self) -> Option<String> {
+        let rows = self.train.n as f64 * self.epochs / (2 * FEW_STEPS) as f64 / self.batches_per_step.max(1) as f64;
+        let is_short = self.counts_epochs && self.steps < FEW_STEPS && self.train.n >= FEW_ROWS;
+        (is_short && rows >= 1.0).then(|| {
+            format!(
+                "warning: {} may be too few to learn much, because a batch has many of the rows; --set loader.batch_rows={} makes more \
+                 steps of the same epochs, and train.epochs more epochs",
+                counted(self.steps, "step"),
+                rows.floor()
+            )
+        })
     }
 
     /// Describes model, device and steps, up to the name of the run.
@@ -258,6 +283,8 @@ mod tests {
             sync_every: 1,
             epochs,
             steps: 6000,
+            counts_epochs: false,
+            batches_per_step: 1,
             largest: Shape { batch_size: 8, source_len: 16, target_len: 24 },
             checkpointing: ActivationCheckpointing::Off,
             bytes: TrainBytes {
@@ -273,6 +300,14 @@ mod tests {
             valid: Some(Rows { n: 200, len: None, largest: None }),
             notes: Vec::new(),
         }
+    }
+
+    #[test]
+    fn epochs_of_few_steps_are_a_warning_with_a_smaller_batch() {
+        let short = |counts_epochs, steps| Plan { counts_epochs, steps, ..plan(3.0, [0, 0], 1) }.data_lines();
+        assert!(short(true, 6)[1].starts_with("warning: 6 steps may be too few"), "{:?}", short(true, 6));
+        assert!(short(true, 6)[1].contains("--set loader.batch_rows=90 "), "{:?}", short(true, 6));
+        assert_eq!((short(true, 50).len(), short(false, 6).len()), (1, 1));
     }
 
     #[test]

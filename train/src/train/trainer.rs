@@ -297,9 +297,9 @@ impl<M: Model> Trainer<M> {
         }
         let best = state.best.as_ref().map_or(String::new(), |best| format!("; the best one is of step {}", best.step));
         let note = format!(
-            "{} validations brought no improvement of {} by more than {} (train.patience, train.min_improvement): the run ends \
+            "{} brought no improvement of {} by more than {} (train.patience, train.min_improvement): the run ends \
              with step {}{best}",
-            train.patience,
+            crate::units::counted(train.patience, "validation"),
             train.best_metric.name(),
             train.min_improvement,
             state.step

@@ -97,6 +97,7 @@ impl Follower<'_> {
 
     /// Positions, length of a row and size of a batch of plain text.
     fn text_lengths(&mut self) {
+        self.packing();
         self.learned_prompt();
         let (max_positions, seq_len) = (self.config.model.text_positions(), self.config.data.text.seq_len);
         if seq_len > max_positions {
@@ -117,6 +118,17 @@ impl Follower<'_> {
                 self.follow("data.text.seq_len", |c| &mut c.data.text.seq_len, batch_tokens, &because);
             }
         }
+    }
+
+    /// Rows of another run are packed as its text was; conversations and answers to compare do not take each packing.
+    fn packing(&mut self) {
+        let text = &self.config.data.text;
+        let because = match text.packing {
+            Packing::Sentences if text.is_preferences() => "answers to compare have rows of their own anyway",
+            Packing::Stream if text.is_chat() => "conversations do not see each other",
+            _ => return,
+        };
+        self.follow("data.text.packing", |c| &mut c.data.text.packing, Packing::Documents, because);
     }
 
     /// A prompt in front of each text takes rows of one text, and positions from it.

@@ -25,8 +25,9 @@ impl Follower<'_> {
         };
 
         if !divides(n_heads, 0) && self.is_default("model.d_model") {
-            let unit = n_heads * if rotates { 2 } else { 1 };
-            let wider = d_model.next_multiple_of(unit).next_multiple_of(2);
+            // Even, for sines.
+            let unit = n_heads * if rotates || !n_heads.is_multiple_of(2) { 2 } else { 1 };
+            let wider = d_model.next_multiple_of(unit);
             let because = format!("model.n_heads = {n_heads}");
             self.follow("model.d_model", |c| &mut c.model.d_model, wider, &because);
         } else if !divides(n_heads, 0) || (self.is_set("model.n_kv_heads") && !divides(n_heads, n_kv_heads)) {

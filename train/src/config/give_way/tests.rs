@@ -103,6 +103,10 @@ fn the_shape_that_follows_is_the_nearest() {
     assert_eq!(config.model.n_heads, 10);
     let (config, _) = resolved("base", &["model.n_heads=7"]);
     assert_eq!(config.model.d_model, 518);
+    for (preset, heads) in [("gpt2-tiny", 7), ("bert-tiny", 3), ("tiny", 5), ("small", 9)] {
+        let (config, _) = resolved(preset, &[&format!("model.n_heads={heads}")]);
+        assert!(config.model.d_model.is_multiple_of(2 * heads), "{preset}: {}", config.model.d_model);
+    }
     let (config, _) = resolved("llama-125m", &["model.n_heads=8"]);
     assert_eq!((config.model.n_heads, config.model.n_kv_heads, config.model.d_model), (8, 2, 576));
     let (config, _) = resolved("base", &["model.d_model=97"]);
@@ -122,4 +126,23 @@ fn settings_of_the_run_that_a_run_starts_from_give_way_but_its_model_does_not() 
     assert_eq!((resolved.config.optim.warmup_steps, resolved.notes.len()), (4, 1));
     let error = from(&["data.corpus.max_source_len=1000"]).expect_err("the model is given");
     assert!(error.problems[0].contains("is above model.max_positions 512"), "{error}");
+}
+
+#[test]
+fn packing_of_another_run_gives_way_to_the_format_of_the_rows() {
+    let mut run = presets::gpt2_tiny();
+    run.data.train = vec!["a.jsonl".into()];
+    for (packing, format) in [(Packing::Sentences, "preferences"), (Packing::Stream, "chat")] {
+        run.data.text.packing = packing;
+        let from = |more: &[String]| {
+            let set = [&[format!("data.text.format={format}")][..], more].concat();
+            resolve(&Sources { base: Some(run.clone()), set, ..Sources::default() })
+        };
+        let resolved = from(&[]).expect("valid");
+        assert_eq!(resolved.config.data.text.packing, Packing::Documents);
+        assert!(resolved.notes.iter().any(|note| note.starts_with("data.text.packing = ")), "{:?}", resolved.notes);
+        let set = [format!("data.text.packing={}", written(&packing).trim_matches('"'))];
+        let error = from(&set).expect_err("two set keys");
+        assert!(error.to_string().contains("data.text.packing"), "{error}");
+    }
 }

@@ -4,11 +4,11 @@ use super::choose::Base;
 use super::merge::Merged;
 use super::report::Report;
 use super::sources::Sources;
-use crate::config::Config;
 use crate::config::give_way::give_way;
 use crate::config::length::shorten;
 use crate::config::set_keys::SetKeys;
 use crate::config::spelling::spell;
+use crate::config::{Config, DataConfig};
 
 /// A configuration whose defaults suit the text and the set keys.
 pub(super) struct Adjusted {
@@ -29,6 +29,8 @@ pub(super) fn adjust(merged: Merged, sources: &Sources) -> Adjusted {
         report.notes.extend(give_way(config, &defaults, &set));
         choose_length(config, &mut report);
         if sources.fine_tunes {
+            let note = drop_unlike_validation(config, &defaults, |key| report.origins.contains_key(key));
+            report.notes.extend(note);
             report.notes.extend(config.take_fine_tuning_rate(&set));
         }
     }
@@ -78,6 +80,35 @@ fn choose_text(config: &mut Config, is_given: impl Fn(&str) -> bool) {
     }
 }
 
+/// Drops the validation text of the run to start from if the training text is another one that is read in another way. Returns a note.
+fn drop_unlike_validation(config: &mut Config, run: &Config, is_given: impl Fn(&str) -> bool) -> Option<String> {
+    let (now, before) = (&mut config.data, &run.data);
+    let is_other_text = now.train != before.train || now.mix != before.mix;
+    let is_inherited = !is_given("data.valid") && !now.valid.is_empty() && now.valid == before.valid;
+    if !is_inherited || !is_other_text || is_read_alike(now, before) {
+        return None;
+    }
+    let files = now.valid.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
+    now.valid.clear();
+    Some(format!(
+        "--from: not validated on {files}, the text of that run, because the new text is read in another way (data.valid names \
+         validation text, data.split takes some of the new text)"
+    ))
+}
+
+/// Returns whether the same rows can be read by both.
+fn is_read_alike(a: &DataConfig, b: &DataConfig) -> bool {
+    let text = a.text.format == b.text.format && a.text.field == b.text.field;
+    let (now, before) = (&a.corpus, &b.corpus);
+    let pairs = now.format == before.format
+        && (&now.source_field, &now.target_field) == (&before.source_field, &before.target_field)
+        && (now.source_column, now.target_column) == (before.source_column, before.target_column);
+    let (now, before) = (&a.labels, &b.labels);
+    let labels = (&now.text_field, &now.label_field) == (&before.text_field, &before.label_field)
+        && (&now.words_field, &now.tags_field) == (&before.words_field, &before.tags_field);
+    text && pairs && labels
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,5 +136,31 @@ mod tests {
         mixed.data.mix_temperature = Some(2.0);
         let files = over(&mixed, "data.train=c.tsv").data;
         assert_eq!((files.train, files.mix.len(), files.mix_temperature), (vec!["c.tsv".into()], 0, None));
+    }
+
+    #[test]
+    fn validation_text_of_another_run_is_dropped_where_the_new_text_is_read_in_another_way() {
+        let mut run = presets::gpt2_tiny();
+        (run.data.train, run.data.valid) = (vec!["a.txt".into()], vec!["v.txt".into()]);
+        let over = |set: &[&str]| {
+            let set = set.iter().map(ToString::to_string).collect();
+            let sources = Sources { base: Some(run.clone()), fine_tunes: true, set, ..Sources::default() };
+            crate::config::resolve::resolve(&sources).expect("valid")
+        };
+        let dropped = over(&["data.train=b.jsonl", "data.text.format=chat"]);
+        assert!(dropped.config.data.valid.is_empty());
+        let note = dropped.notes.iter().find(|note| note.contains("not validated on v.txt")).expect("a note");
+        assert!(note.contains("data.valid") && note.contains("data.split"), "{note}");
+
+        let kept: [(&[&str], &str); 3] = [
+            (&["data.train=b.txt"], "v.txt"),
+            (&["optim.lr=1e-4"], "v.txt"),
+            (&["data.train=b.jsonl", "data.text.format=chat", "data.valid=w.jsonl"], "w.jsonl"),
+        ];
+        for (set, valid) in kept {
+            let kept = over(set);
+            assert_eq!(kept.config.data.valid, [std::path::PathBuf::from(valid)], "{set:?}");
+            assert!(!kept.notes.iter().any(|note| note.contains("not validated")), "{set:?}: {:?}", kept.notes);
+        }
     }
 }

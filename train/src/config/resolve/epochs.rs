@@ -3,15 +3,21 @@
 use toml::{Table, Value};
 
 use super::dotted::{lookup, remove};
+use super::other_names::squashed;
 use crate::config::Config;
 use crate::config::length::batches_per_epoch;
 
 /// Names that other trainers have for the number of epochs.
 const NAMES: [&str; 6] = ["epochs", "epoch", "n_epochs", "num_epochs", "max_epochs", "num_train_epochs"];
 
+/// Returns whether `name` is what another trainer calls the number of epochs. `-`, `_` and capitals make no difference.
+pub(super) fn is_number_of_epochs(name: &str) -> bool {
+    NAMES.map(squashed).contains(&squashed(name))
+}
+
 /// Explains an unknown `key` if it stands for a number of epochs. `table` is the configuration with all given values.
 pub(super) fn explain(key: &str, table: &Table) -> Option<String> {
-    if !NAMES.contains(&key.rsplit('.').next()?) || key == "train.epochs" {
+    if !is_number_of_epochs(key.rsplit('.').next()?) || key == "train.epochs" {
         return None;
     }
     let Some(epochs) = number_of_epochs(key, table) else {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use toml::Value;
 
-use super::other_names::OTHER_NAMES;
+use super::other_names::{is_number_of_layers, layer_keys, other_name};
 use crate::config::suggest::{did_you_mean, nearest};
 
 /// Describes in one sentence why a key could not be read.
@@ -51,12 +51,17 @@ pub(super) fn explain(key: &str, error: &toml::de::Error, known: &[(String, Valu
 
 fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> String {
     let last = key.rsplit('.').next().unwrap_or(key);
-    if let Some((_, meant)) = OTHER_NAMES.into_iter().find(|(name, _)| *name == last) {
+    if let Some(meant) = other_name(last) {
         return format!("unknown key {key}; did you mean {meant}?");
+    }
+    if is_number_of_layers(last) {
+        return format!("unknown key {key}; did you mean {}?", layer_keys(known));
     }
     let keys = || known.iter().map(|(key, _)| key.as_str()).chain(OPTIONAL_KEYS);
     let sections: BTreeSet<&str> = keys().filter_map(|key| key.rsplit_once('.')).map(|(section, _)| section).collect();
-    let all: Vec<&str> = keys().chain(sections).collect();
+    // A preset may set an optional key.
+    let mut seen = BTreeSet::new();
+    let all: Vec<&str> = keys().chain(sections).filter(|known| seen.insert(*known)).collect();
 
     // First the right key in the wrong section, then a near key of the same section, then any near key.
     let top_level = all.iter().copied().find(|known| *known == last);
@@ -66,6 +71,9 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
         let near = nearest(last, siblings().filter_map(|known| known.rsplit('.').next()))?;
         siblings().find(|known| known.rsplit('.').next() == Some(near))
     };
+    if let Some(meant) = longer_siblings(last, section, elsewhere, siblings()) {
+        return format!("unknown key {key}; did you mean {meant}?");
+    }
     match elsewhere.or_else(near_sibling).or_else(|| nearest(key, all.iter().copied())) {
         Some(meant) => format!("unknown key {key}; did you mean {meant}?"),
         None => {
@@ -74,6 +82,24 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
             format!("unknown key {key}; the known keys are {}", names.join(", "))
         }
     }
+}
+
+/// Returns the `siblings` of an unknown key that have its `last` part as a word: `data.labels.text_field`, and not `data.text.field`.
+/// Returns `None` unless the key that has it `elsewhere` says the same about another kind of data.
+fn longer_siblings<'a>(
+    last: &str,
+    section: Option<&str>,
+    elsewhere: Option<&str>,
+    siblings: impl Iterator<Item = &'a str>,
+) -> Option<String> {
+    let around = |section: &str| section.rsplit_once('.').map(|(around, _)| around.to_owned());
+    let (here, there) = (section?, elsewhere?.rsplit_once('.')?.0);
+    if here == there || around(here)? != around(there)? {
+        return None;
+    }
+    let has_word = |key: &&str| key.rsplit('.').next().is_some_and(|name| name.split('_').any(|word| word == last));
+    let meant: Vec<&str> = siblings.filter(has_word).collect();
+    (!meant.is_empty()).then(|| meant.join(" or "))
 }
 
 /// Keys that no preset sets, so its TOML lacks them.

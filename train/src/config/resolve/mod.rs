@@ -16,6 +16,7 @@ mod file_paths;
 mod keys;
 mod lines;
 mod lists;
+mod meant;
 mod merge;
 mod mistakes;
 mod other_names;
@@ -27,6 +28,8 @@ mod syntax;
 pub use check::Resolved;
 pub use choose::{Base, Chosen};
 pub(super) use dotted::lookup;
+#[doc(hidden)]
+pub use meant::meant_by;
 pub use report::ConfigError;
 pub use sources::Sources;
 

@@ -1,7 +1,43 @@
-//! Keys of nanoGPT, fairseq, OpenNMT, axolotl, LLaMA-Factory and the Hugging Face trainer.
+//! Names of nanoGPT, fairseq, OpenNMT, axolotl, LLaMA-Factory and the Hugging Face trainer, and what Kiln calls them.
+
+use toml::Value;
+
+/// Returns our key or option for a `name` of another trainer.
+pub(super) fn other_name(name: &str) -> Option<&'static str> {
+    let wanted = squashed(name);
+    OTHER_NAMES.into_iter().find(|(other, _)| squashed(other) == wanted).map(|(_, meant)| meant)
+}
+
+/// Returns whether `name` is what another trainer calls the number of layers.
+pub(super) fn is_number_of_layers(name: &str) -> bool {
+    LAYERS.map(squashed).contains(&squashed(name))
+}
+
+/// Returns the keys with the number of layers of a model whose keys are `known`.
+pub(super) fn layer_keys(known: &[(String, Value)]) -> String {
+    let architecture = known.iter().find(|(key, _)| key == "model.architecture").and_then(|(_, value)| value.as_str());
+    let [encoder, decoder] = LAYER_KEYS;
+    match architecture {
+        Some("encoder_only") => encoder.into(),
+        Some("decoder_only") => decoder.into(),
+        _ => format!("{encoder} or {decoder}"),
+    }
+}
+
+/// Returns the letters and digits of a name.
+pub(super) fn squashed(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+/// Names that other trainers have for the number of layers. Kiln has a number for each side of the model.
+pub(super) const LAYERS: [&str; 7] =
+    ["layers", "n_layer", "n_layers", "num_layers", "num_layer", "num_hidden_layers", "n_hidden_layers"];
+
+/// The keys of both sides.
+pub(super) const LAYER_KEYS: [&str; 2] = ["model.n_encoder_layers", "model.n_decoder_layers"];
 
 /// Names that other trainers use, and our keys or options.
-pub(super) const OTHER_NAMES: [(&str, &str); 129] = [
+pub(super) const OTHER_NAMES: [(&str, &str); 153] = [
     ("learning_rate", "optim.lr"),
     ("max_lr", "optim.lr"),
     ("warmup", "optim.warmup_steps"),
@@ -41,8 +77,6 @@ pub(super) const OTHER_NAMES: [(&str, &str); 129] = [
     ("n_embd", "model.d_model"),
     ("n_head", "model.n_heads"),
     ("num_attention_heads", "model.n_heads"),
-    ("n_layer", "model.n_decoder_layers"),
-    ("num_hidden_layers", "model.n_decoder_layers"),
     ("intermediate_size", "model.d_ff"),
     ("lr_decay_iters", "train.steps"),
     ("min_lr", "optim.min_lr_ratio"),
@@ -93,7 +127,6 @@ pub(super) const OTHER_NAMES: [(&str, &str); 129] = [
     ("enc_layers", "model.n_encoder_layers"),
     ("decoder_layers", "model.n_decoder_layers"),
     ("dec_layers", "model.n_decoder_layers"),
-    ("layers", "model.n_decoder_layers"),
     ("encoder_embed_dim", "model.d_model"),
     ("decoder_embed_dim", "model.d_model"),
     ("word_vec_size", "model.d_model"),
@@ -131,4 +164,31 @@ pub(super) const OTHER_NAMES: [(&str, &str); 129] = [
     ("device", "--device"),
     ("gpu_ranks", "--devices"),
     ("world_size", "--devices"),
+    ("max_train_steps", "train.steps"),
+    ("num_train_steps", "train.steps"),
+    ("num_steps", "train.steps"),
+    ("warmup_proportion", "optim.warmup_ratio"),
+    ("adam_epsilon", "optim.eps"),
+    ("adam_eps", "optim.eps"),
+    ("mixed_precision", "train.precision"),
+    ("train_batch_size", "loader.batch_rows"),
+    ("per_gpu_train_batch_size", "loader.batch_rows"),
+    ("max_sentences", "loader.batch_rows"),
+    ("train_data", "data.train"),
+    ("train_dataset", "data.train"),
+    ("trainpref", "data.train"),
+    ("eval_file", "data.valid"),
+    ("eval_dataset", "data.valid"),
+    ("validpref", "data.valid"),
+    ("valid_data", "data.valid"),
+    ("tokenizer_name", "tokenizer.path"),
+    ("lora", "model.lora.rank"),
+    ("use_lora", "model.lora.rank"),
+    ("use_peft", "model.lora.rank"),
+    ("adapter", "model.lora.rank"),
+    ("checkpoint_dir", "--run"),
+    ("output", "--run"),
+    ("num_gpus", "--devices"),
+    ("n_gpu", "--devices"),
+    ("plain_operators", "--reference-operators"),
 ];

@@ -148,6 +148,42 @@ fn names_of_other_trainers_lead_to_keys_that_exist() {
 }
 
 #[test]
+fn the_number_of_layers_leads_to_the_sides_that_the_model_has() {
+    for (preset, meant) in [
+        ("tiny", "model.n_encoder_layers or model.n_decoder_layers"),
+        ("gpt2-tiny", "model.n_decoder_layers"),
+        ("bert-tiny", "model.n_encoder_layers"),
+    ] {
+        for name in ["n_layers", "num_layers", "num-hidden-layers"] {
+            let problem = only_problem(load_set(Some(preset), &[&format!("model.{name}=2")]));
+            assert!(problem.ends_with(&format!("did you mean {meant}?")), "{problem}");
+        }
+    }
+}
+
+#[test]
+fn a_key_of_another_kind_of_data_leads_to_those_of_its_own() {
+    let problem = only_problem(load_set(None, &["data.corpus.field=x"]));
+    assert!(problem.ends_with("did you mean data.corpus.source_field or data.corpus.target_field?"), "{problem}");
+    let problem = only_problem(load_set(None, &["data.labels.field=x"]));
+    assert!(problem.contains("data.labels.text_field") && !problem.contains("data.text.field"), "{problem}");
+}
+
+#[test]
+fn no_known_key_is_listed_twice() {
+    for preset in Preset::ALL.map(Preset::name) {
+        let problem = load_set(Some(preset), &["model.xyzzyxyzzy=1"]).expect_err("refused").to_string();
+        let names = problem.split_once("the known keys are ").expect("a list").1;
+        let names = names.lines().next().unwrap_or_default();
+        let mut names: Vec<&str> = names.split(", ").collect();
+        let before = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), before, "{preset}: {problem}");
+    }
+}
+
+#[test]
 fn the_seed_of_a_run_is_a_key_of_its_own() {
     let problem = only_problem(load_set(None, &["train.seed=3"]));
     assert!(problem.ends_with("unknown key train.seed; did you mean seed?"), "{problem}");

@@ -1,0 +1,74 @@
+//! What a user means by an option that a command does not have.
+
+use std::collections::BTreeSet;
+
+use toml::Table;
+
+use super::dotted::leaves;
+use super::epochs;
+use super::mistakes::OPTIONAL_KEYS;
+use super::other_names::{LAYER_KEYS, is_number_of_layers, other_name, squashed};
+use crate::config::Config;
+
+/// Optional keys that answer no name: an option of its own, and a key that was removed.
+const NO_ANSWERS: [&str; 2] = ["preset", "data.direct"];
+
+/// Returns what a user means by `name`: keys of the configuration, or an option of the command, which begins with `--`. The name may
+/// be a whole key, its last part, or what another trainer calls it. `-`, `_` and capitals make no difference.
+#[doc(hidden)]
+pub fn meant_by(name: &str) -> Vec<String> {
+    let wanted = squashed(name);
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let defaults = Table::try_from(Config::default()).expect("a configuration has string keys and plain values");
+    let mut known = Vec::new();
+    leaves(&defaults, "", &mut known);
+    let optional = OPTIONAL_KEYS.into_iter().filter(|key| !NO_ANSWERS.contains(key)).map(str::to_owned);
+    let keys: BTreeSet<String> = known.into_iter().map(|(key, _)| key).chain(optional).collect();
+
+    if is_number_of_layers(name) {
+        return LAYER_KEYS.map(str::to_owned).to_vec();
+    }
+    if epochs::is_number_of_epochs(name) {
+        return vec!["train.epochs".into()];
+    }
+
+    // A key may have the name that another trainer gives to something else: `max_length`.
+    let mut meant: Vec<String> = other_name(name).map(str::to_owned).into_iter().collect();
+    let is_last = |key: &str| key.rsplit('.').next().is_some_and(|last| squashed(last) == wanted);
+    let is_meant = |key: &String| squashed(key) == wanted || is_last(key);
+    let more: Vec<String> = keys.into_iter().filter(|key| is_meant(key) && !meant.contains(key)).collect();
+    meant.extend(more);
+    meant
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::other_names::{LAYERS, OTHER_NAMES};
+    use super::*;
+
+    #[test]
+    fn every_name_of_another_trainer_means_the_same_with_dashes_underscores_and_capitals() {
+        let both = LAYER_KEYS.map(str::to_owned).to_vec();
+        let of_table = OTHER_NAMES.into_iter().map(|(name, meant)| (name, vec![meant.to_owned()]));
+        for (name, meant) in of_table.chain(LAYERS.map(|name| (name, both.clone()))) {
+            let spellings = [name.to_owned(), name.replace('_', "-"), name.replace('_', "").to_uppercase()];
+            for spelling in spellings {
+                assert!(meant_by(&spelling).starts_with(&meant), "{spelling}: {:?}", meant_by(&spelling));
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_meant_by_their_last_part_or_in_full() {
+        assert_eq!(meant_by("lr"), ["optim.lr"]);
+        assert_eq!(meant_by("optim.lr"), ["optim.lr"]);
+        assert_eq!(meant_by("num-epochs"), ["train.epochs"]);
+        assert_eq!(meant_by("cache-limit"), ["data.cache_limit"]);
+        assert_eq!(meant_by("max_length"), ["data.text.seq_len", "data.filter.max_length"]);
+        assert_eq!(meant_by("no-such-thing"), Vec::<String>::new());
+        assert_eq!(meant_by("--"), Vec::<String>::new());
+        assert_eq!(meant_by("direct"), Vec::<String>::new());
+    }
+}
