@@ -277,6 +277,7 @@ mod tests {
 
     fn plan(epochs: f64, bytes: [u64; 2], memory: u64) -> Plan {
         let [state, activations] = bytes;
+
         Plan {
             device: "CPU (2 threads)".into(),
             dtype: FloatDType::F32,
