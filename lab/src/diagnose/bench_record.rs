@@ -7,7 +7,7 @@ use kiln_data::files::read_text;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::pace::Effort;
+use super::measure::Effort;
 use super::peer::PeerTime;
 use super::step_time::StepTime;
 use super::workload::Workload;

@@ -3,7 +3,7 @@
 //! Weights are random, ids go in and ids come out, and no target ends before its limit: a search takes as long as its tokens.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use burn::module::Module;
@@ -16,6 +16,8 @@ use kiln_train::generate::batching::{self, SourceBatch, SourceRow};
 use kiln_train::generate::beam::BeamConfig;
 use kiln_train::generate::{Targets, Texts, TokenRules, beam_search, greedy, steps_per_sync};
 use serde::Serialize;
+
+use super::measure::{Effort, time};
 
 /// Padding, start, end and unknown token.
 const SPECIAL: SpecialIds = SpecialIds { pad: 0, bos: 1, eos: 2, unk: 3 };
@@ -127,7 +129,7 @@ impl Decoding {
                 let search = BeamConfig::new(&config, 1);
                 let rules = without_end(self.config.target_vocab_size);
                 let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
-                let time = median(repeats, || {
+                let time = median(device, repeats, || {
                     for batch in batching::plan(&lengths, &config) {
                         let batch: Vec<&SourceRow> = batch.into_iter().map(|row| &rows[row]).collect();
                         let sources = SourceBatch::new(&batch, SPECIAL.pad, self.config.max_positions, device);
@@ -149,7 +151,7 @@ impl Decoding {
                     .collect();
                 let prompts = Prompts::new(&ids, &self.config, device)?;
                 let rules = without_end(self.config.vocab_size());
-                let time = median(repeats, || {
+                let time = median(device, repeats, || {
                     let begun = Texts::begin(&model, &prompts, vec![prompt; rows], vec![new; rows]);
                     let found = greedy(begun, &rules, steps_per_sync(device))?;
                     ensure!(found.iter().all(|tokens| tokens.len() == new), "a text of other than {new} tokens");
@@ -192,16 +194,10 @@ fn sources(lines: usize, vocab_size: usize, target: usize) -> Vec<SourceRow> {
 }
 
 /// Runs `work` once, and returns the median of `repeats` further runs.
-fn median(repeats: usize, mut work: impl FnMut() -> Result<()>) -> Result<Duration> {
-    work()?;
-    let mut times = Vec::with_capacity(repeats);
-    for _ in 0..repeats.max(1) {
-        let start = Instant::now();
-        work()?; // the tokens are read, which waits for the device
-        times.push(start.elapsed());
-    }
-    times.sort();
-    Ok(times[times.len() / 2])
+fn median(device: &Device, repeats: usize, mut work: impl FnMut() -> Result<()>) -> Result<Duration> {
+    let effort = Effort { steps: 1, repeats: repeats.max(1), warm_up: 1 };
+    let paced = time(device, effort, || Ok(()), |_| work())?;
+    Ok(Duration::from_secs_f64(paced.device.median()))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //!
 //! The prediction is the one that `kiln train` shows and refuses by ([`Need`]).
 
-use std::fs;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
@@ -12,10 +11,12 @@ use kiln_model::ActivationCheckpointing;
 use kiln_model::flops::TrainBytes;
 use kiln_train::config::Config;
 use kiln_train::dataset::RunData;
-use kiln_train::device::{is_cpu, reserved_bytes, upload_split};
-use kiln_train::eval::{Hiding, Masking};
+use kiln_train::device::upload_split;
+use kiln_train::metrics::Round;
 use kiln_train::run::need::Need;
-use kiln_train::train::{TrainState, train_step};
+use kiln_train::train::train_step;
+
+use super::measure::{PeakMemory, Prepared};
 
 /// More rows than any device holds.
 const MOST_ROWS: usize = 1 << 24;
@@ -134,29 +135,23 @@ impl Ledger<'_> {
     /// If the batch cannot be made, or if a step fails.
     pub fn measured(&self, data: &RunData) -> Result<Option<u64>> {
         let batch = self.batch(&data.train)?;
-        let before = if is_cpu(self.device) { restart_peak() } else { None };
+        let peak = PeakMemory::watch(self.device);
 
-        let (config, Need { dtype, checkpointing, .. }) = (self.config, self.need);
-        let state = TrainState::new(config, &config.model, dtype, self.device)?;
-        let mut state = state.with_checkpointing(checkpointing)?;
-        state.masking = Masking::of(config, &data.vocabulary)?;
-        state.hiding = Hiding::of(config, &data.vocabulary)?;
+        let (config, device, Need { dtype, checkpointing, .. }) = (self.config, self.device, self.need);
+        let vocabulary = Some(&data.vocabulary);
+        let prepared = Prepared { config, model: &config.model, vocabulary, checkpointing, dtype, device };
+        let mut state = prepared.state()?;
         // Two micro-batches already accumulate in f32, and more of them need no more memory.
         let splits = config.train.split_batches.max(1);
         let n_uploads = config.train.grad_accum_steps.min(2);
-        let mut micro_batches: Vec<_> =
-            (0..n_uploads).flat_map(|_| upload_split(&batch, splits, self.device)).collect();
+        let mut micro_batches: Vec<_> = (0..n_uploads).flat_map(|_| upload_split(&batch, splits, device)).collect();
         micro_batches.truncate(2);
-        for _ in 0..STEPS {
+        Round::of(device, STEPS, |_| {
             let measures = train_step(&mut state, &micro_batches);
-            // Host sync: the memory is read after the step.
-            measures.loss_sum.try_into_data().map_err(|error| anyhow!("the step failed: {error}"))?;
-        }
-
-        Ok(match is_cpu(self.device) {
-            true => before.zip(status("VmHWM")).map(|(before, peak)| peak.saturating_sub(before)),
-            false => reserved_bytes(self.device),
-        })
+            // Host sync: no step begins before the last one has freed its memory.
+            measures.loss_sum.try_into_data().map_err(|error| anyhow!("the step failed: {error}"))
+        })?;
+        Ok(peak.bytes())
     }
 
     fn batch(&self, train: &Arc<dyn BatchSource>) -> Result<HostBatch> {
@@ -166,35 +161,6 @@ impl Ledger<'_> {
         train.clone().worker().fill(&plan, index.context("a data set has batches")?, &mut batch)?;
         Ok(batch)
     }
-}
-
-/// Forgets how large the process has been. Returns how large it is, in bytes; `None` if the system cannot do that.
-fn restart_peak() -> Option<u64> {
-    // What earlier work has freed would serve these steps, and the process would not grow.
-    return_freed_memory();
-    fs::write("/proc/self/clear_refs", "5").ok()?;
-    status("VmRSS")
-}
-
-/// Gives the memory that the allocator keeps back to the system.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn return_freed_memory() {
-    #[expect(unsafe_code, reason = "malloc_trim is a function of C")]
-    // SAFETY: malloc_trim releases free pages of the allocator, under its locks.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
-/// Other allocators cannot be told.
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn return_freed_memory() {}
-
-/// Reads a size of this process, in bytes.
-fn status(name: &str) -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    Some(line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()? << 10)
 }
 
 /// The dtype as people write it.

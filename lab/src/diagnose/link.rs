@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use burn::tensor::{DType, Device, Tensor};
 use kiln_ranks::Ranks;
 
-use super::pace::{Effort, time};
+use super::measure::{Effort, time};
 
 /// Sizes of the whole tensor that are measured, MiB. The largest is the gradient of GPT-2 124M in f32.
 const SIZES_MIB: [usize; 4] = [4, 40, 200, 498];

@@ -1,6 +1,6 @@
 //! Measures where the time of a training step goes, and whether two ways of training learn the same.
 //!
-//! Time: one stopwatch (`pace`) for the headline workloads ([`workload`], [`step_time`]), each operator of their steps alone ([`operators`]), decoding ([`decoding`]), and the
+//! Time: one library of measurements (`measure`) for the headline workloads ([`workload`], [`step_time`]), each operator of their steps alone ([`operators`]), decoding ([`decoding`]), and the
 //! PyTorch baseline in the same command ([`peer`]); [`bench_record`] keeps what was measured, and [`warm`] makes the kernels before. Learning: what run folders tell ([`run_record`]), the losses of
 //! several runs ([`compare`]), training data ([`data_stats`]), memory ([`ledger`]), tests that isolate parts of a step ([`elimination`]), another precision ([`precision`]), and steps replayed as CUDA graphs ([`replay`]).
 
@@ -11,9 +11,9 @@ pub mod decoding;
 pub mod elimination;
 pub mod ledger;
 pub mod link;
+mod measure;
 pub mod no_history;
 pub mod operators;
-mod pace;
 pub mod peer;
 pub mod precision;
 pub mod profile;
@@ -23,7 +23,7 @@ pub mod step_time;
 pub mod warm;
 pub mod workload;
 
-pub use pace::Effort;
+pub use measure::Effort;
 
 /// Returns the largest of `values`, 0 if there are none, and NaN if one of them is. `f64::max` would hide a NaN.
 fn largest(values: impl IntoIterator<Item = f64>) -> f64 {

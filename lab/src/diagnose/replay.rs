@@ -8,10 +8,8 @@ use kiln_train::config::Capture;
 use kiln_train::device::reserved_bytes;
 use kiln_train::metrics::deferred::Measures;
 use kiln_train::optim::flat::FlatState;
-use kiln_train::train::{CapturedSteps, TrainState};
 
-use super::pace::Effort;
-use super::step_time::{StepPace, pace};
+use super::measure::{Effort, StepPace, Stepper};
 use super::workload::Workload;
 
 /// The result of a comparison that found no difference.
@@ -50,9 +48,9 @@ pub fn compare(
     let eager = train(workload, dtype, device, effort, steps, Capture::Off);
     let replayed = train(workload, dtype, device, effort, steps, Capture::On);
 
-    let ((wanted, eager, _), (found, replayed, mut captured)) = (eager?, replayed?);
-    if captured.n_recorded() == 0 {
-        bail!("nothing was replayed: {}", captured.take_notes().join("; "));
+    let ((wanted, eager, _), (found, replayed, obstacle)) = (eager?, replayed?);
+    if let Err(obstacle) = obstacle {
+        bail!("nothing was replayed: {obstacle}");
     }
 
     for (step, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
@@ -70,7 +68,10 @@ pub fn compare(
     Ok(Comparison { steps, eager, replayed })
 }
 
-/// Returns the numbers of each step, then of weights and optimizer state, and the pace of the steps after that.
+/// The numbers of each step, then of weights and optimizer state; the pace of the steps after that; and why nothing was replayed.
+type Trained = (Vec<Vec<f32>>, Pace, Result<(), String>);
+
+/// Trains one way.
 fn train(
     workload: &Workload,
     dtype: FloatDType,
@@ -78,31 +79,23 @@ fn train(
     effort: Effort,
     steps: usize,
     mode: Capture,
-) -> Result<(Vec<Vec<f32>>, Pace, CapturedSteps)> {
+) -> Result<Trained> {
     let before = reserved_bytes(device);
-    let batches = workload.batches(device);
-    let mut state = TrainState::new(&workload.config, &workload.model, dtype, device)?;
-    let mut captured = CapturedSteps::new(mode, device);
-    let mut at = 0;
-    let mut step = |state: &mut TrainState, n_batches: usize| -> Measures {
-        at += 1;
-        let group: Vec<_> = batches.iter().cycle().skip(at % batches.len()).take(n_batches).cloned().collect();
-        captured.step(state, &group)
-    };
-
+    let _installed = workload.install();
+    let mut stepper = Stepper::new(workload.state(dtype, device)?, workload.batches(device), mode);
     let mut numbers = Vec::new();
     for n in 0..steps {
         // Every fourth step has two micro-batches.
         let n_batches = if n % 4 == 3 { 2 } else { 1 };
-        let Measures { loss_sum, nll_sum, target_tokens, numbers: of_step, .. } = step(&mut state, n_batches);
+        let Measures { loss_sum, nll_sum, target_tokens, numbers: of_step, .. } = stepper.step(n_batches);
         numbers.push(read(vec![loss_sum, nll_sum, target_tokens, of_step])?);
     }
-    let FlatState { master, named, .. } = state.optimizer.state();
+    let FlatState { master, named, .. } = stepper.state.optimizer.state();
     numbers.push(read([master].into_iter().chain(named.iter().flatten()).cloned().collect())?);
 
-    let StepPace { step: time, enqueue, .. } = pace(device, effort, || drop(step(&mut state, 1)))?;
+    let StepPace { step, enqueue, .. } = stepper.pace(effort)?;
     let added_bytes = before.zip(reserved_bytes(device)).map(|(before, after)| after.saturating_sub(before));
-    Ok((numbers, Pace { step: time, enqueue, added_bytes }, captured))
+    Ok((numbers, Pace { step, enqueue, added_bytes }, stepper.replayed()))
 }
 
 /// Reads numbers from the device (host sync).

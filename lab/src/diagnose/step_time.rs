@@ -1,18 +1,15 @@
 //! The time of a real training step: forward, backward, clipping and AdamW on batches that are already on the device. As in a
 //! long run, steps are replayed as CUDA graphs.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use burn::tensor::{Device, FloatDType};
-use kiln_kernels::Settings;
 use kiln_model::flops::{TrainSetting, train_bytes};
 use kiln_ranks::Ranks;
 use kiln_train::config::Capture;
-use kiln_train::metrics::deferred::Measures;
-use kiln_train::train::{CapturedSteps, TrainState, compile_step};
 
-use super::pace::{Effort, time};
+use super::measure::{Effort, StepPace, Stepper, Warmth};
 use super::workload::{Workload, effective_tokens};
 
 /// A measured step.
@@ -56,35 +53,15 @@ pub fn measure(
     effort: Effort,
     ranks: &Ranks,
 ) -> Result<StepTime> {
+    let _installed = workload.install();
     let batches = workload.batches(device);
     let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
-    workload.config.train.kernels.install();
-    let _installed = workload.config.train.f32_products.within(Settings::current()).install();
-    let checkpointing = workload.checkpointing();
-    let state = TrainState::new(&workload.config, &workload.model, dtype, device)?.with_checkpointing(checkpointing)?;
-    let mut state = state.join(ranks, &workload.config, None)?;
-    let started = Instant::now();
-    // Without it, the first steps compile their kernels themselves.
-    let _ = compile_step(&state, &batches[0], |_, _| ());
+    let state = workload.state(dtype, device)?.join(ranks, &workload.config, None)?;
     // As in a long run, but a shape is recorded early.
-    let mut captured = CapturedSteps::new(Capture::On, device);
-    let mut at = 0;
-    let mut step = || -> Measures {
-        at += 1;
-        captured.step(&mut state, std::slice::from_ref(&batches[at % batches.len()]))
-    };
-
-    let first = mean_loss(step())?;
-    for _ in 0..2 * batches.len() + 3 {
-        step();
-    }
-    wait(device)?;
-    let warm_up = started.elapsed();
+    let mut stepper = Stepper::new(state, batches, Capture::On);
+    let Warmth { first_loss: first, elapsed: warm_up, .. } = stepper.warm_up(|_, _| ())?;
     ranks.share("beginning to measure", ())?;
-
-    let mut last = None;
-    let StepPace { step: time, spread, enqueue } = pace(device, effort, || last = Some(step()))?;
-    let last = mean_loss(last.context("no step was taken")?)?;
+    let StepPace { step: time, spread, enqueue, last_loss: last } = stepper.pace(effort)?;
     ensure!(last < first, "the loss went from {first:.3} to {last:.3}: the steps that were timed did not train");
 
     let peak = kiln_train::device::peak_flops_per_sec(device, dtype);
@@ -96,52 +73,15 @@ pub fn measure(
         spread,
         enqueue,
         warm_up,
-        replayed: match captured.n_recorded() {
-            0 => Err(captured.take_notes().join("; ")),
-            _ => Ok(()),
-        },
+        replayed: stepper.replayed(),
         tokens_per_sec: tokens / time.as_secs_f64(),
         mfu: peak.map(|peak| workload.flops() / time.as_secs_f64() / peak),
         reserved_bytes,
         activation_bytes_per_position: reserved_bytes
             .map(|bytes| (bytes as f64 - kept) / workload.n_positions() as f64),
         losses: [first, last],
-        n_steps: at,
+        n_steps: stepper.n_steps(),
     })
-}
-
-/// [`StepTime::step`], [`StepTime::spread`] and [`StepTime::enqueue`].
-pub(super) struct StepPace {
-    pub(super) step: Duration,
-    pub(super) spread: [Duration; 2],
-    pub(super) enqueue: Duration,
-}
-
-/// Measures the times of `step`: of many in a row, and of single ones that begin with an empty queue.
-pub(super) fn pace(device: &Device, effort: Effort, mut step: impl FnMut()) -> Result<StepPace> {
-    let mut call = |_| {
-        step();
-        Ok(())
-    };
-    let many = time(device, effort, || Ok(()), &mut call)?;
-    let single = time(device, Effort { steps: 1, ..effort }, || Ok(()), &mut call)?;
-    Ok(StepPace {
-        step: Duration::from_secs_f64(many.device.median()),
-        spread: many.device.spread().map(Duration::from_secs_f64),
-        enqueue: Duration::from_secs_f64(single.host.median()),
-    })
-}
-
-/// Waits for the device (host sync).
-fn wait(device: &Device) -> Result<()> {
-    device.clone().inner().sync().context("waiting for the device")
-}
-
-/// Reads the mean loss of one step (host sync).
-fn mean_loss(measures: Measures) -> Result<f64> {
-    let loss: f32 = (measures.loss_sum / measures.target_tokens).try_into_scalar().context("reading the loss")?;
-    ensure!(loss.is_finite(), "the loss is {loss}");
-    Ok(f64::from(loss))
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use kiln_kernels::compilation::{AheadError, KernelCount, kernel_count};
 use kiln_train::config::Capture;
-use kiln_train::train::{CapturedSteps, TrainState, compile_step};
 
+use super::measure::{Stepper, Warmth, mean_loss};
 use super::workload::Workload;
 
 /// What a later run finds in the cache.
@@ -30,25 +30,16 @@ pub struct Warmed {
 pub fn warm(workload: &Workload, dtype: FloatDType, device: &Device, show: impl FnMut(usize, usize)) -> Result<Warmed> {
     let started = Instant::now();
     let before = kernel_count().unwrap_or_default();
-    workload.config.train.kernels.install();
-    let batches = workload.batches(device);
-    let state = TrainState::new(&workload.config, &workload.model, dtype, device)?;
-    let mut state = state.with_checkpointing(workload.checkpointing())?;
-    let one_by_one = compile_step(&state, &batches[0], show).err();
+    let _installed = workload.install();
+    let mut stepper = Stepper::new(workload.state(dtype, device)?, workload.batches(device), Capture::On);
+    let Warmth { one_by_one, .. } = stepper.warm_up(show)?;
 
-    // A shape is recorded the fourth time. Two micro-batches are accumulated in f32, which other kernels do.
-    let mut captured = CapturedSteps::new(Capture::On, device);
-    for at in 0..2 * batches.len() + 3 {
-        captured.step(&mut state, std::slice::from_ref(&batches[at % batches.len()]));
-    }
-    let measures = captured.step(&mut state, &batches[..2.min(batches.len())]);
+    // Two micro-batches are accumulated in f32, which other kernels do.
+    mean_loss(stepper.step(2.min(stepper.batches.len())))?;
+    let Stepper { state, batches, .. } = &stepper;
     let validated = state.model.valid().loss(&batches[0], state.label_smoothing, None);
-
-    let losses = [measures.loss_sum / measures.target_tokens, validated.loss_sum / validated.n_labels];
-    for loss in losses {
-        let loss: f32 = loss.try_into_scalar().context("reading the loss")?;
-        ensure!(loss.is_finite(), "{}: the loss is {loss}", workload.title);
-    }
+    let loss: f32 = (validated.loss_sum / validated.n_labels).try_into_scalar().context("reading the loss")?;
+    ensure!(loss.is_finite(), "{}: the loss is {loss}", workload.title);
     let kernels = kernel_count().unwrap_or_default().since(before);
     Ok(Warmed { kernels, elapsed: started.elapsed(), one_by_one })
 }

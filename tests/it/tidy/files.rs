@@ -20,7 +20,7 @@ const ALLOWED: [(&str, &str); 22] = [
     ("ranks/src/launch/signals.rs", "the kernel's files"),
     ("train/src/device/memory.rs", "the kernel's files"),
     ("data/src/tokenizer/chat/apart.rs", "the kernel's files"),
-    ("lab/src/diagnose/ledger.rs", "the kernel's files"),
+    ("lab/src/diagnose/measure/memory.rs", "the kernel's files"),
     ("src/cli/doctor/libraries.rs", "the kernel's files"),
     ("src/cli/doctor/several_gpus.rs", "the kernel's files"),
     ("train/src/run/ranks.rs", "this program"),

@@ -7,6 +7,7 @@
 pub mod deferred;
 pub mod hardware;
 pub mod outliers;
+mod round;
 mod sources;
 pub mod span;
 pub mod throughput;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use hardware::{DeviceMemory, DeviceTime, GpuUse, HostMemory};
 pub use kiln_ranks::{host_sync, timeline};
 pub use outliers::Outliers;
+pub use round::Round;
 pub use sources::{SourceLoss, SourceMetrics, SourceTotals};
 pub use span::{HostTimes, Span, SpanClock, SpanTotals};
 pub use throughput::{Throughput, ThroughputMeter};

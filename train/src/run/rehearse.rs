@@ -131,7 +131,7 @@ impl Run {
         if per_batch * config.train.grad_accum_steps as f64 <= FLOPS_WORTH_A_STEP {
             let mut rehearsal = self.rehearsed(survey, &Ranks::alone())?;
             let taken = rehearsal.trainer.rehearse(1, 2, || Ok(()))?;
-            let padded: usize = taken.steps.iter().flat_map(|step| &step.shapes).map(Shape::padded_tokens).sum();
+            let padded: usize = taken.results.iter().flat_map(|step| &step.shapes).map(Shape::padded_tokens).sum();
             return Ok(time_ahead(&config, &train, taken.ended - taken.started, padded as u64));
         }
         let secs = per_batch / (EFFICIENCY * product_flops_per_sec(&survey.device)?);

@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kiln_data::Shape;
 use kiln_ranks::Phase;
 
 use super::trainer::Trainer;
 use crate::eval::Model;
+use crate::metrics::Round;
 use crate::metrics::deferred::StepFacts;
-use crate::metrics::host_sync;
 
 /// A step that was looked at.
 #[derive(Debug, Clone)]
@@ -27,15 +27,7 @@ pub struct RehearsedStep {
 }
 
 /// Steps that were looked at.
-#[derive(Debug, Clone)]
-pub struct Rehearsed {
-    /// The steps, in order.
-    pub steps: Vec<RehearsedStep>,
-    /// When the first one began. The device had nothing to do.
-    pub started: Instant,
-    /// When the device was done with the last one.
-    pub ended: Instant,
-}
+pub type Rehearsed = Round<RehearsedStep>;
 
 impl<M: Model> Trainer<M> {
     /// Takes `n_before` steps, waits for the device, calls `begin`, takes `n_steps` more, waits for the device again, and returns
@@ -49,21 +41,15 @@ impl<M: Model> Trainer<M> {
     pub fn rehearse(&mut self, n_before: u64, n_steps: u64, begin: impl FnOnce() -> Result<()>) -> Result<Rehearsed> {
         let _installed = self.operators.install();
         self.reporting.measured.restart();
-        for _ in 0..n_before {
-            self.rehearse_step()?;
-        }
-        self.wait()?; // host sync
+        self.round(n_before)?; // host sync
         self.gradients.take_replayed_share();
 
         begin()?;
-        let started = Instant::now();
-        let steps = (0..n_steps).map(|_| self.rehearse_step()).collect::<Result<_>>()?;
-        self.wait()?; // host sync
-        let ended = Instant::now();
+        let round = self.round(n_steps)?; // host sync
 
         self.reporting.end_line(self.state.step, None);
         self.reporting.read_lines(&mut self.state, true)?; // host sync: finds losses that are not finite
-        Ok(Rehearsed { steps, started, ended })
+        Ok(round)
     }
 
     /// Takes one more step, of which nothing is replayed. Calls `begin` when the device has done everything before, and returns when it has
@@ -74,18 +60,15 @@ impl<M: Model> Trainer<M> {
     pub fn rehearse_eagerly(&mut self, begin: impl FnOnce()) -> Result<Rehearsed> {
         let _installed = self.operators.install();
         self.gradients.pause(true);
-        self.wait()?; // host sync
+        self.round(0)?; // host sync
 
         begin();
-        let started = Instant::now();
-        let steps = vec![self.rehearse_step()?];
-        self.wait()?; // host sync
-        let ended = Instant::now();
+        let round = self.round(1)?; // host sync
 
         self.gradients.pause(false);
         self.reporting.end_line(self.state.step, None);
         self.reporting.read_lines(&mut self.state, true)?; // host sync: finds losses that are not finite
-        Ok(Rehearsed { steps, started, ended })
+        Ok(round)
     }
 
     fn rehearse_step(&mut self) -> Result<RehearsedStep> {
@@ -102,9 +85,9 @@ impl<M: Model> Trainer<M> {
         Ok(RehearsedStep { facts, shapes: group.shapes().collect(), replayed_share, started, ended: Instant::now() })
     }
 
-    /// Waits for the device.
-    fn wait(&self) -> Result<()> {
-        let device = self.state.device.clone().inner();
-        host_sync::waiting(|| device.sync()).context("waiting for the device")
+    /// Takes steps until the device is done with them.
+    fn round(&mut self, n_steps: u64) -> Result<Rehearsed> {
+        let device = self.state.device.clone();
+        Round::of(&device, n_steps as usize, |_| self.rehearse_step())
     }
 }

@@ -16,7 +16,7 @@ use super::subject::Subject;
 use super::verdict::{Found, Test, Verdict, percent};
 use super::watch::{Pace, pace};
 use crate::diagnose::link::median;
-use crate::diagnose::pace::Effort;
+use crate::diagnose::measure::Effort;
 
 /// Loader threads that are tried.
 const WORKERS: [usize; 4] = [1, 2, 4, 8];
@@ -142,8 +142,7 @@ enum Feed<'a> {
 fn train_loop(subject: &Subject<'_>, mut feed: Feed<'_>, log_every: u64) -> Result<Looped> {
     let (mut state, mut captured) = (subject.state()?, subject.captured());
     let (mut clock, mut deferred) = (SpanClock::start(), DeferredMetrics::default());
-    let (mut n_steps, mut timed_from) = (0, 0);
-    let mut syncs = host_sync::count();
+    let (mut n_steps, mut timed_from, mut syncs) = (0, 0, 0);
     let warm_up = subject.effort.warm_up * subject.effort.steps;
     // As the trainer does.
     let behind = if is_cpu(&subject.device) { 0 } else { STEPS_BEHIND as usize };
@@ -152,8 +151,9 @@ fn train_loop(subject: &Subject<'_>, mut feed: Feed<'_>, log_every: u64) -> Resu
     let (pace, ()) = pace(&subject.device, subject.effort, |at| {
         if n_steps == warm_up {
             clock.take();
-            (syncs, timed_from) = (host_sync::count(), n_steps);
+            (syncs, timed_from) = (0, n_steps);
         }
+        let before = host_sync::count();
         match &mut feed {
             Feed::Resident(groups) => step(&mut state, &mut captured, &groups[at], &mut clock, &mut deferred),
             Feed::Loader(feed) => {
@@ -172,6 +172,7 @@ fn train_loop(subject: &Subject<'_>, mut feed: Feed<'_>, log_every: u64) -> Resu
             let steps = read.context("reading metrics")?;
             ensure!(steps.iter().all(|step| step.loss.is_finite()), "a loss is not finite");
         }
+        syncs += host_sync::count() - before;
         Ok(())
     })?;
 
@@ -182,7 +183,7 @@ fn train_loop(subject: &Subject<'_>, mut feed: Feed<'_>, log_every: u64) -> Resu
         pace,
         data_wait: share(Span::DataWait),
         reads: share(Span::Drain),
-        syncs_per_step: (host_sync::count() - syncs) as f64 / counted,
+        syncs_per_step: syncs as f64 / counted,
     })
 }
 

@@ -22,7 +22,7 @@ mod watch;
 use anyhow::{Context, Result};
 use burn::tensor::FloatDType;
 
-pub use super::pace::Effort;
+pub use super::measure::Effort;
 pub use checks::{Check, Limits, checks};
 pub use figures::{Cause, Figures, Padding, Together, bottleneck, causes, throttled};
 use kiln_train::config::Capture;

@@ -17,7 +17,7 @@ use super::figures::Figures;
 use super::subject::Subject;
 use super::verdict::{Found, Test, Verdict, percent};
 use super::watch::{Pace, pace};
-use crate::diagnose::pace::Effort;
+use crate::diagnose::measure::Effort;
 
 /// Rows whose text is parsed and tokenized.
 const SAMPLE_ROWS: usize = 2000;

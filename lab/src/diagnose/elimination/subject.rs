@@ -13,12 +13,11 @@ use kiln_model::ActivationCheckpointing;
 use kiln_ranks::Ranks;
 use kiln_train::config::{Capture, Config};
 use kiln_train::dataset::RunData;
-use kiln_train::eval::{Hiding, Masking};
 use kiln_train::metrics::SpanClock;
 use kiln_train::train::feed::{Group, GroupFeed};
 use kiln_train::train::{CapturedSteps, TrainState};
 
-use crate::diagnose::pace::Effort;
+use crate::diagnose::measure::{Effort, Prepared};
 
 /// A run that is diagnosed.
 pub struct Subject<'a> {
@@ -58,17 +57,19 @@ impl Subject<'_> {
     /// # Errors
     /// If the device fails.
     pub fn state_in(&self, dtype: FloatDType) -> Result<TrainState> {
-        let state = TrainState::new(self.config, &self.config.model, dtype, &self.device)?;
-        let mut state = state.with_checkpointing(self.checkpointing)?;
-        state.masking = Masking::of(self.config, &self.data.vocabulary)?;
-        state.hiding = Hiding::of(self.config, &self.data.vocabulary)?;
-        Ok(state)
+        let Self { config, checkpointing, ref device, .. } = *self;
+        let vocabulary = Some(&self.data.vocabulary);
+        Prepared { config, model: &config.model, vocabulary, checkpointing, dtype, device }.state()
     }
 
-    /// Returns steps that are replayed as in a long run: as early as possible, unless the configuration replays none.
+    /// Returns whether steps are replayed: as early as possible, unless the configuration replays none.
+    pub(super) fn capture(&self) -> Capture {
+        if self.config.train.capture == Capture::Off { Capture::Off } else { Capture::On }
+    }
+
+    /// Returns steps that are replayed as in a long run.
     pub fn captured(&self) -> CapturedSteps {
-        let mode = if self.config.train.capture == Capture::Off { Capture::Off } else { Capture::On };
-        CapturedSteps::new(mode, &self.device)
+        CapturedSteps::new(self.capture(), &self.device)
     }
 
     /// Batches of a step.

@@ -8,13 +8,14 @@ use kiln_train::config::{Capture, F32Products, Precision};
 use kiln_train::device::{compute_dtype, is_cpu, machine_of};
 use kiln_train::run::need::Need;
 use kiln_train::train::feed::Group;
-use kiln_train::train::{CapturedSteps, TrainState, train_step};
+use kiln_train::train::{CapturedSteps, train_step};
 
 use super::figures::Figures;
 use super::subject::Subject;
 use super::verdict::{Found, Test, Verdict, percent};
 use super::watch::{Pace, pace_loss, read};
 use crate::diagnose::ledger::dtype_name;
+use crate::diagnose::measure::{Prepared, Stepper};
 use crate::diagnose::workload::{Workload, effective_tokens};
 
 /// Steps whose losses are compared.
@@ -161,15 +162,13 @@ fn batch(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
     let rate = |rows: usize| -> Result<f64> {
         let workload = Workload::of("batch", subject.config, Some(rows), Some(len))?;
         let batches = workload.batches(&subject.device);
-        let state = TrainState::new(&workload.config, &workload.model, subject.dtype, &subject.device)?;
-        let mut state = state.with_checkpointing(subject.checkpointing)?;
-        let mut captured = subject.captured();
-        let (pace, _) = pace_loss(&subject.device, subject.effort, |step| {
-            let batch = &batches[step % batches.len()];
-            Ok(captured.step(&mut state, std::slice::from_ref(batch)).loss_sum)
-        })?;
         let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
-        drop((state, captured));
+        let (config, model, checkpointing) = (&workload.config, &workload.model, subject.checkpointing);
+        let (vocabulary, dtype, device) = (None, subject.dtype, &subject.device);
+        let state = Prepared { config, model, vocabulary, checkpointing, dtype, device }.state()?;
+        let mut stepper = Stepper::new(state, batches, subject.capture());
+        let (pace, _) = pace_loss(device, subject.effort, |_| Ok(stepper.step(1).loss_sum))?;
+        drop(stepper);
         subject.device.clone().inner().memory_cleanup();
         Ok(1e3 * tokens / pace.ms)
     };

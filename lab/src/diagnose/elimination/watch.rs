@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use kiln_train::device::is_cpu;
 
-use crate::diagnose::pace::{Effort, Paced, time};
+use crate::diagnose::measure::{Effort, Paced, time};
 
 /// The time of a step of something, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,7 +4,7 @@ use anyhow::Result;
 use burn::tensor::Device;
 use kiln_train::device::is_cpu;
 
-use crate::diagnose::pace::{Effort, time};
+use crate::diagnose::measure::{Effort, time};
 
 /// The time of one call: the median over repeats; of an even number of them, the lower of the two in the middle.
 #[derive(Debug, Clone, Copy, PartialEq)]

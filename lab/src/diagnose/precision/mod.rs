@@ -3,23 +3,20 @@
 
 pub mod probes;
 
-use std::time::Instant;
-
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor};
 use kiln_data::{Loader, LoaderConfig, Position, Rank};
-use kiln_model::Batch;
+use kiln_model::{ActivationCheckpointing, Batch};
 use kiln_train::config::{Config, NonFinite, Precision};
 use kiln_train::dataset::RunData;
 use kiln_train::device::{compute_dtype, reserved_bytes, upload};
-use kiln_train::eval::{Hiding, Masking};
 use kiln_train::metrics::deferred::DeferredMetrics;
-use kiln_train::metrics::{SpanClock, StepMetrics};
-use kiln_train::train::TrainState;
+use kiln_train::metrics::{Round, SpanClock, StepMetrics};
 use kiln_train::train::feed::GroupFeed;
 use kiln_train::train::step::{group_gradients, update};
 
 use self::probes::Probe;
+use super::measure::Prepared;
 
 /// A short training in one precision.
 #[derive(Debug, Clone)]
@@ -63,9 +60,8 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     let mut config = config.clone();
     // The audit counts non-finite steps; it does not stop at them.
     config.train.non_finite = NonFinite::Skip;
-    let mut state = TrainState::new(&config, &config.model, dtype, device)?;
-    state.masking = Masking::of(&config, &data.vocabulary)?;
-    state.hiding = Hiding::of(&config, &data.vocabulary)?;
+    let (model, vocabulary, checkpointing) = (&config.model, Some(&data.vocabulary), ActivationCheckpointing::Off);
+    let mut state = Prepared { config: &config, model, vocabulary, checkpointing, dtype, device }.state()?;
 
     let inline = LoaderConfig { num_workers: 0, ..config.loader.clone() };
     let host = Loader::new(data.train.clone(), &inline, config.seed, Position::default())?.next_batch()?;
@@ -73,28 +69,27 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
 
     let loader = Loader::new(data.train.clone(), &config.loader, config.seed, Position::default())?;
     let mut feed = GroupFeed::new(loader, Position::default(), &config.train, Rank::default(), device.clone())?;
-    let (mut clock, mut deferred) = (SpanClock::start(), DeferredMetrics::default());
-    let (mut steps, mut started) = (Vec::new(), Instant::now());
+    let (mut clock, mut deferred, mut steps) = (SpanClock::start(), DeferredMetrics::default(), Vec::new());
     let (mut gradients_dtype, mut loss_dtype, mut n_micro_batches) = (DType::F32, DType::F32, 0);
-    for step in 1..=n_steps {
-        let group = feed.next_group(&mut clock)?;
-        // The two halves of `train_step`, to inspect the gradients between them.
-        let (sums, gradients) = group_gradients(&state, &group.batches, state.micro_steps);
-        (gradients_dtype, n_micro_batches) = (gradients.0.values.dtype(), group.batches.len());
-        let measures = update(&mut state, group.n_numbers, sums, gradients)?;
-        loss_dtype = measures.loss_sum.dtype();
-        deferred.push(group.facts(&state), measures);
-        if step == n_steps / 2 || step == n_steps {
-            let rate = state.optimizer.learning_rate();
-            // Host sync: half of the trial, or all of it, is over.
-            steps.extend(deferred.drain(|update| rate.at(update)).context("reading the losses")?);
-            if step < n_steps {
-                started = Instant::now();
-            }
-        }
-    }
+    let mut half = |n_steps: u64| -> Result<Round<()>> {
+        let round = Round::of(device, n_steps as usize, |_| {
+            let group = feed.next_group(&mut clock)?;
+            // The two halves of `train_step`, to inspect the gradients between them.
+            let (sums, gradients) = group_gradients(&state, &group.batches, state.micro_steps);
+            (gradients_dtype, n_micro_batches) = (gradients.0.values.dtype(), group.batches.len());
+            let measures = update(&mut state, group.n_numbers, sums, gradients)?;
+            loss_dtype = measures.loss_sum.dtype();
+            deferred.push(group.facts(&state), measures);
+            Ok(())
+        })?;
+        let rate = state.optimizer.learning_rate();
+        steps.extend(deferred.drain(|update| rate.at(update)).context("reading the losses")?); // host sync
+        Ok(round)
+    };
+    half(n_steps / 2)?;
+    let timed = half(n_steps - n_steps / 2)?;
 
-    let secs = started.elapsed().as_secs_f64();
+    let secs = (timed.ended - timed.started).as_secs_f64();
     let tokens: u64 = steps[(n_steps / 2) as usize..].iter().map(|step| step.tokens).sum();
     let kernel_state = state.optimizer.state();
     let mut dtypes = vec![

@@ -205,7 +205,7 @@ pub fn take(run: &Run, schedule: Schedule, ranks: &Ranks) -> Result<(Profile, Tr
 
 fn of(recording: &Recording, rehearsal: &Rehearsal, schedule: Schedule, roofs: Roofs) -> Profile {
     let (secs, state) = (recording.secs(), rehearsal.trainer.state());
-    let facts = || recording.rehearsed.steps.iter().map(|step| &step.facts);
+    let facts = || recording.rehearsed.results.iter().map(|step| &step.facts);
     let [tokens, positions] =
         [facts().map(|facts| facts.tokens).sum::<u64>(), facts().map(|facts| facts.padded_tokens).sum()];
 
@@ -216,7 +216,7 @@ fn of(recording: &Recording, rehearsal: &Rehearsal, schedule: Schedule, roofs: R
         device: device_name(&state.device),
         dtype: dtype_name(rehearsal.plan.dtype),
         warm_up: schedule.warm_up,
-        steps: recording.rehearsed.steps.iter().map(StepRow::of).collect(),
+        steps: recording.rehearsed.results.iter().map(StepRow::of).collect(),
         total_ms: secs * 1e3,
         tokens_per_sec: tokens as f64 / secs.max(1e-12),
         padding_ratio: 1.0 - tokens as f64 / (positions as f64).max(1.0),
@@ -266,7 +266,7 @@ impl RankRow {
         Self {
             device: profile.device.clone(),
             total_ms: profile.total_ms,
-            tokens: recording.rehearsed.steps.iter().map(|step| step.facts.tokens).sum(),
+            tokens: recording.rehearsed.results.iter().map(|step| step.facts.tokens).sum(),
             busy_share: profile.gpu.as_ref().map(|gpu| gpu.busy_share),
             exchange_share: exchanged / recording.secs().max(1e-12),
             peak_bytes: profile.memory.as_ref().map(|memory| memory.peak.total()),

@@ -107,8 +107,8 @@ impl Recording {
     /// Returns the calls whose kernels CUDA graphs ran. Replays call no operator. If the micro-batches that were replayed are the ones with
     /// the shape of the step whose memory was watched, they ran the kernels of its first micro-batch; otherwise they are not known.
     pub(super) fn replayed_calls(&self) -> Vec<Call> {
-        let watched = &self.memory.rehearsed.steps[0];
-        let steps = || self.rehearsed.steps.iter();
+        let watched = &self.memory.rehearsed.results[0];
+        let steps = || self.rehearsed.results.iter();
         let n_alike = steps().flat_map(|step| &step.shapes).filter(|shape| **shape == watched.shapes[0]).count();
         let n_replayed: f64 = steps().map(|step| step.replayed_share.unwrap_or(0.0) * step.shapes.len() as f64).sum();
         if n_alike != n_replayed.round() as usize {

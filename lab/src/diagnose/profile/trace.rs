@@ -95,7 +95,7 @@ impl Trace {
     }
 
     fn steps(&mut self, recording: &Recording) {
-        for step in &recording.rehearsed.steps {
+        for step in &recording.rehearsed.results {
             let shapes: Vec<String> = step.shapes.iter().map(ToString::to_string).collect();
             let args = args(json!({
                 "shapes": shapes,
@@ -176,7 +176,7 @@ impl Trace {
     fn memory(&mut self, recording: &Recording) {
         let MemoryStep { rehearsed, line: Some(line), .. } = &recording.memory else { return };
         let began = recording.micros(rehearsed.started);
-        let step = format!("step {}, whose memory was watched", rehearsed.steps[0].facts.step);
+        let step = format!("step {}, whose memory was watched", rehearsed.results[0].facts.step);
         let span = [began, recording.micros(rehearsed.ended)];
         self.slice(step, "step", [HOST, STEPS], span, Map::new());
         for point in &line.points {

@@ -6,6 +6,8 @@ mod families;
 mod named;
 
 use anyhow::Result;
+use burn::tensor::{Device, FloatDType};
+use kiln_kernels::{Settings, SettingsGuard};
 use kiln_model::flops::n_params;
 use kiln_model::mlm::max_labels;
 use kiln_model::{ActivationCheckpointing, Architecture, TransformerConfig};
@@ -13,7 +15,10 @@ use serde_json::{Value, json};
 
 pub use batches::effective_tokens;
 use kiln_train::config::{Config, OptimConfig, Resolved, Schedule, Sources, resolve};
+use kiln_train::train::TrainState;
 pub use named::NAMES;
+
+use super::measure::Prepared;
 
 /// A shape that a model cannot be timed on; the text says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -189,6 +194,22 @@ impl Workload {
         self.config.train.activation_checkpointing.chosen().unwrap_or_default()
     }
 
+    /// Returns the model with initial weights and its optimizer.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn state(&self, dtype: FloatDType, device: &Device) -> Result<TrainState> {
+        let (config, model, checkpointing) = (&self.config, &self.model, self.checkpointing());
+        Prepared { config, model, vocabulary: None, checkpointing, dtype, device }.state()
+    }
+
+    /// Makes operators compute as the configuration says: kernels in this process, products of f32 on this thread until the guard is
+    /// dropped.
+    pub fn install(&self) -> SettingsGuard {
+        self.config.train.kernels.install();
+        self.config.train.f32_products.within(Settings::current()).install()
+    }
+
     /// Returns what another program needs to run the same steps; `benches/pytorch/README.md` describes it.
     pub fn as_json(&self) -> Value {
         // The loss reaches neither of these parts.
@@ -218,7 +239,6 @@ fn constant_rate(optim: OptimConfig) -> OptimConfig {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
     use kiln_model::{Batch, TextBatch};
     use kiln_train::config::presets;
 

@@ -1,12 +1,11 @@
-//! The stopwatch of every measurement: a call on a device, repeated, with a sync at the end of each repeat. The views of it are the step
-//! ([`step_time`](super::step_time)), its operators ([`operators`](super::operators)), its parts ([`elimination`](super::elimination)) and
-//! the link between devices ([`link`](super::link)).
+//! The time of a call: rounds of calls, some of them before the clock starts.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use kiln_train::device::is_cpu;
+use kiln_train::metrics::Round;
 
 /// How often a call is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +32,7 @@ impl Effort {
 
 /// Seconds of one call, in each repeat; sorted.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Repeats(Vec<f64>);
+pub(crate) struct Repeats(Vec<f64>);
 
 impl Repeats {
     fn of(mut secs: Vec<f64>) -> Self {
@@ -42,62 +41,52 @@ impl Repeats {
     }
 
     /// The median; of an even number, the higher of the two in the middle.
-    pub(super) fn median(&self) -> f64 {
+    pub(crate) fn median(&self) -> f64 {
         self.0[self.0.len() / 2]
     }
 
     /// The median; of an even number, the lower of the two in the middle.
-    pub(super) fn lower_median(&self) -> f64 {
+    pub(crate) fn lower_median(&self) -> f64 {
         self.0[(self.0.len() - 1) / 2]
     }
 
     /// The fastest and the slowest.
-    pub(super) fn spread(&self) -> [f64; 2] {
+    pub(crate) fn spread(&self) -> [f64; 2] {
         [self.0[0], self.0[self.0.len() - 1]]
     }
 }
 
 /// What [`time`] has measured.
 #[derive(Debug, Clone)]
-pub(super) struct Paced<T> {
+pub(crate) struct Paced<T> {
     /// Until the device is done with all calls of a repeat, so that launches overlap with earlier calls.
-    pub(super) device: Repeats,
+    pub(crate) device: Repeats,
     /// Until the host has enqueued them.
-    pub(super) host: Repeats,
+    pub(crate) host: Repeats,
     /// The last result. A caller reads a value of it, because a kernel whose launch fails is fast.
-    pub(super) last: T,
+    pub(crate) last: T,
 }
 
-/// Times `call`, which gets its number within its repeat. Results are kept until the sync, because a lazy backend does not compute what
-/// nobody holds. `before` runs before the clock of each repeat starts.
+/// Times `call`, which gets its number within its repeat. `before` runs before the clock of each repeat starts.
 ///
 /// # Errors
 /// If a call or the device fails, or if there is nothing to time.
-pub(super) fn time<T>(
+pub(crate) fn time<T>(
     device: &Device,
     effort: Effort,
     mut before: impl FnMut() -> Result<()>,
     mut call: impl FnMut(usize) -> Result<T>,
 ) -> Result<Paced<T>> {
     ensure!(effort.steps > 0 && effort.repeats > 0, "nothing is timed without steps and repeats");
-    let device = device.clone().inner();
     let (mut walls, mut hosts, mut last) = (Vec::new(), Vec::new(), None);
     for repeat in 0..effort.warm_up + effort.repeats {
         before()?;
-        let started = Instant::now();
-        let mut kept = Vec::with_capacity(effort.steps);
-        for step in 0..effort.steps {
-            kept.push(call(step)?);
-        }
-        let host = started.elapsed();
-        device.sync().context("waiting for the device")?; // host sync
-        let wall = started.elapsed();
-
-        last = kept.pop();
+        let mut round = Round::of(device, effort.steps, &mut call)?;
+        last = round.results.pop();
         if repeat >= effort.warm_up {
-            let each = |time: Duration| time.as_secs_f64() / effort.steps as f64;
-            walls.push(each(wall));
-            hosts.push(each(host));
+            let each = |until: Instant| (until - round.started).as_secs_f64() / effort.steps as f64;
+            walls.push(each(round.ended));
+            hosts.push(each(round.enqueued));
         }
     }
     Ok(Paced { device: Repeats::of(walls), host: Repeats::of(hosts), last: last.context("no step was timed")? })
@@ -105,6 +94,8 @@ pub(super) fn time<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
