@@ -183,8 +183,10 @@ impl Bench {
             device.memory_cleanup();
         }
         if self.operators {
-            let rows = measure_operators(workload, *dtype, device, effort.repeats)?;
-            operators::print(&rows, ours.step, self.peaks.as_ref());
+            let _installed = workload.install();
+            let (state, batch) = (workload.state(*dtype, device)?, workload.batches(device).remove(0));
+            let measured = measure_operators(state, &batch, effort.repeats)?;
+            operators::print(&measured, ours.step, self.peaks.as_ref());
             device.memory_cleanup();
         }
 

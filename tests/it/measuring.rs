@@ -3,6 +3,10 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use kiln_model::TransformerConfig;
+use kiln_model::flops::train_flops_per_batch;
+use serde_json::Value;
+
 use crate::kiln::{Ran, Workplace};
 
 /// Trains a small model for 16 steps; `arguments` choose which.
@@ -82,20 +86,76 @@ fn runs_of_different_tasks_or_vocabularies_are_told_so() {
     assert!(ran.stdout.contains("tokenizer.vocab_size") && ran.stdout.contains("The vocabularies differ"), "{ran:#?}");
 }
 
-#[test]
-fn a_bench_times_a_step_and_its_operators() {
-    let place = Workplace::new();
-    for (workload, wanted) in [
-        ("tiny", ["attention causal backward", "256 x 64 x 512", "GeluTanh forward"]),
-        ("tiny-mt", ["attention padded forward", "128 x 64 x 512", "attention cross backward"]),
-    ] {
-        let bench = ["bench", workload, "--operators", "--device", "cpu", "--steps", "2", "--repeats", "1"];
-        let ran = place.run(&bench).ok();
-        let always =
-            ["MFU = ", "tok/s", "linear dW", "residual + norm backward", "cross-entropy forward", "norm, clip, AdamW"];
-        for part in always.iter().chain(&wanted).chain(&["sum of the operators", "of the step of"]) {
-            assert!(ran.stdout.contains(part), "{part:?} is missing in {}", ran.stdout);
+/// A row of the table of operators.
+#[derive(Debug)]
+struct Operator {
+    name: String,
+    sizes: Vec<f64>,
+    calls: f64,
+}
+
+impl Operator {
+    fn parse(line: &str) -> Option<Self> {
+        let mut columns = line.trim().split("  ").map(str::trim).filter(|column| !column.is_empty());
+        let (name, shape, calls) = (columns.next()?.to_owned(), columns.next()?, columns.next()?.parse().ok()?);
+        let sizes = shape.split(" x ").map(|size| size.parse().ok()).collect::<Option<_>>()?;
+        Some(Self { name, sizes, calls })
+    }
+
+    /// The operations of all calls: of products, and of attention.
+    fn flops(&self) -> [f64; 2] {
+        let product = 2.0 * self.calls * self.sizes.iter().product::<f64>();
+        let seen = if self.name.ends_with(", causal") { 0.5 } else { 1.0 };
+        match self.name.split([',', '+']).next().map(str::trim) {
+            Some("linear NN" | "linear NT" | "linear TN") => [product, 0.0],
+            // The result, and the gradients of both operands.
+            Some("output projection by chunks") => [3.0 * product, 0.0],
+            Some("attention forward") => [0.0, 2.0 * seen * product],
+            Some("attention backward") => [0.0, 5.0 * seen * product],
+            _ => [0.0; 2],
         }
+    }
+}
+
+#[test]
+fn a_bench_times_the_operators_that_the_step_calls_and_their_operations_are_the_ones_of_the_model() {
+    let place = Workplace::new();
+    let common = ["--operators", "--device", "cpu", "--steps", "2", "--repeats", "1"];
+    let whole = ["--logits-chunk-rows", "0"];
+    // Without dropout the loss falls within a few steps, as the command wants.
+    let small = ["--rows", "8", "--len", "16", "--set", "model.dropout=0.0"];
+    let grouped = [&small[..], &["--set", "model.n_heads=4", "--set", "model.n_kv_heads=2"]].concat();
+    let gated = [&grouped[..], &["--set", "model.activation=swiglu"]].concat();
+    for (chosen, more, wanted) in [
+        (&["tiny"][..], &[][..], &["attention backward, causal", "activation forward", "linear NN + residual"][..]),
+        (&["tiny"], &whole, &["cross-entropy forward", "cross-entropy backward", "256 x 64 x 512"]),
+        (&["tiny-mt"], &[], &["attention forward, causal", "norm forward + residual", "128 x 64 x 512"]),
+        (&["--preset", "gpt2-tiny"], &gated, &["swiglu forward", "swiglu backward"]),
+        (&["--preset", "bert-tiny"], &["--rows", "8", "--len", "64"], &["attention forward", "labelled rows (1)"]),
+        (&["--preset", "tiny"], &grouped, &["column sum", "embedding forward"]),
+    ] {
+        let name = format!("{chosen:?} {more:?}");
+        let step = [&["bench"], chosen, more].concat();
+        let ran = place.run(&[&step[..], &common].concat()).ok();
+        let always = ["MFU = ", "tok/s", "linear TN", "norm backward", "norm, clip, AdamW", "sum of the operators"];
+        for part in always.iter().chain(wanted) {
+            assert!(ran.stdout.contains(part), "{name}: {part:?} is missing in {}", ran.stdout);
+        }
+
+        let found = ran.stdout.lines().filter_map(Operator::parse).map(|row| row.flops());
+        let [weights, attention] = found.fold([0.0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]]);
+        let timed =
+            place.run(&[&step[..], &["--device", "cpu", "--steps", "1", "--repeats", "1", "--json"]].concat()).ok();
+        let record: Value = serde_json::from_str(&timed.stdout).expect("JSON");
+        let workload = &record["workload"];
+        let model: TransformerConfig = serde_json::from_value(workload["model"].clone()).expect("a model");
+        let [rows, len] = ["rows", "len"].map(|key| workload[key].as_u64().expect("a number") as usize);
+        let source = if workload["shortest"] == 1.0 { 0 } else { len };
+        let masked = workload["max_labels"].as_u64().map(|_| 0.15);
+        let counted = train_flops_per_batch(&model, [rows, source, len], masked);
+        assert_eq!(weights, counted.weights, "{name}: {}", ran.stdout);
+        // Backward computes the scores again, which the model does not count.
+        assert!((attention / counted.attention - 7.0 / 6.0).abs() < 1e-9, "{name}: {attention}, {counted:?}");
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use kiln_lab::diagnose::operators::{ComparedOperator, OperatorTime, Peaks};
+use kiln_lab::diagnose::operators::{ComparedOperator, Operators, Peaks, rate};
 use kiln_train::logging::print::{stdout_line, stdout_text};
 
 /// Prints the operators of a step that took `step`, with rates, and with floors if the device's peaks are known.
-pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>) {
+pub(super) fn print(Operators { timed: rows, others }: &Operators, step: Duration, peaks: Option<&Peaks>) {
     let name = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let shape = rows.iter().map(|row| row.shape.len()).max().unwrap_or(0);
     stdout_line!(
@@ -26,7 +26,7 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
     for row in rows {
         let (each, host, share) = (row.time.device, row.time.host, row.of_step() / step.as_secs_f64());
         let if_known = |text: String| if row.time.is_known() { text } else { "-".into() };
-        let floor = peaks.map(|peaks| row.work.floor(peaks));
+        let floor = peaks.map(|peaks| peaks.floor(&row.work));
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         stdout_line!(
             "  {:<name$}  {:<shape$}  {:>5}  {:>8}  {:>8}  {:>6}  {:>8.4}  {:>15}  {:>8}  {:>8}",
@@ -37,14 +37,15 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
             if_known(format!("{:.3}", 1e3 * row.of_step())),
             if_known(format!("{:.1}%", 100.0 * share)),
             1e3 * host,
-            if_known(row.work.rate(each)),
+            if_known(rate(&row.work, each)),
             or_none(floor.map(|floor| format!("{:.4}", 1e3 * floor))),
             or_none(floor.map(|floor| if_known(format!("{:.0}%", 100.0 * floor / each)))),
         );
     }
-    if rows.iter().any(|row| row.calls == 0) {
+    if !others.is_empty() {
         stdout_line!(
-            "  operators with 0 calls are not part of this step: it computes its loss in chunks of rows (model.logits_chunk_rows)"
+            "  called, but not timed alone: {}; kiln profile times them within a step",
+            others.iter().map(|calls| format!("{} ({})", calls.operator, calls.calls)).collect::<Vec<_>>().join(", ")
         );
     }
 
@@ -65,7 +66,7 @@ pub(super) fn print(rows: &[OperatorTime], step: Duration, peaks: Option<&Peaks>
     );
     match peaks {
         Some(peaks) => {
-            let floors: f64 = known.iter().map(|row| row.calls as f64 * row.work.floor(peaks)).sum();
+            let floors: f64 = known.iter().map(|row| row.calls as f64 * peaks.floor(&row.work)).sum();
             stdout_line!("; sum of their floors {:.2} ms", 1e3 * floors);
             stdout_line!(
                 "  floor = max(operations / {:.0} TFLOP/s, bytes / {:.2} TB/s). A product of M x K x N has 2 M K N operations, \

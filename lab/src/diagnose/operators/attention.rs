@@ -2,52 +2,82 @@
 
 use anyhow::Result;
 use kiln_kernels::{AttentionConfig, AttentionMask, Projected, attention};
+use kiln_model::Batch;
 
-use super::bench::Bench;
-use super::calls::AttentionCalls;
-use super::work::Work;
+use super::alone::Alone;
+use super::bench::Pass;
+use super::calls::Calls;
+use super::timing::Timed;
 
-impl Bench {
-    pub(super) fn attention(&mut self, call: &AttentionCalls) -> Result<()> {
-        let AttentionCalls { kind, calls, batch_size: b, n_heads: h, lens: [t, s], head_dim: k, .. } = *call;
-        let (width, keys_width, is_cross) = (h * k, call.n_kv_heads * k, kind.is_cross());
-        let leaves = match is_cross {
-            true => [self.leaf([b * t, width]), self.leaf([b * s, 2 * keys_width])],
+/// Which keys a query sees, as the work of a call says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mask {
+    /// All, but for padding.
+    All,
+    /// The ones before it.
+    Causal,
+    /// So many before it.
+    Window(usize),
+}
+
+impl Mask {
+    /// The end of a row's name.
+    pub(super) fn in_words(self) -> String {
+        match self {
+            Self::All => String::new(),
+            Self::Causal => ", causal".into(),
+            Self::Window(keys) => format!(", window of {keys}"),
+        }
+    }
+}
+
+impl Alone<'_> {
+    /// Times attention with B, H, T, S and K. Over as many keys as queries, attention to another sequence takes as long as attention to
+    /// the own one.
+    pub(super) fn attention(&self, calls: &Calls, sizes: [usize; 5], pass: Pass) -> Result<Timed> {
+        let (bench, [b, h, t, s, k], mask) = (self.bench, sizes, self.mask_of(calls, sizes));
+        // Queries, keys, values and the result are moved once; backward moves each of them and its gradient.
+        let moved = if pass == Pass::Forward { 1 } else { 2 };
+        let n_kv_heads = (self.passes(calls, moved * b * k).saturating_sub(2 * t * h) / (2 * s)).clamp(1, h);
+        let (width, keys_width) = (h * k, n_kv_heads * k);
+        let leaves = match t == s {
             // The second is not used.
-            false => [self.leaf([b * t, width + 2 * keys_width]), self.leaf([1, 1])],
+            true => [bench.leaf([b * t, width + 2 * keys_width]), bench.leaf([1, 1])],
+            false => [bench.leaf([b * t, width]), bench.leaf([b * s, 2 * keys_width])],
         };
 
-        let mask = call.lengths.clone().map_or_else(AttentionMask::default, AttentionMask::key_lengths);
-        let config = AttentionConfig {
-            batch_size: b,
-            n_heads: h,
-            n_kv_heads: call.n_kv_heads,
-            causal: call.causal,
-            window: None,
-            scale: None,
-            softcap: None,
+        let (causal, window) = match mask {
+            Mask::All => (false, None),
+            Mask::Causal => (true, None),
+            Mask::Window(keys) => (true, Some(keys)),
         };
-        let drop = self.dropout(call.dropout);
-        let run = || {
+        let lengths = match self.batch {
+            Batch::Pairs(batch) if !causal => Some(batch.source_lengths.clone()),
+            _ => None,
+        };
+        let hidden = lengths.map_or_else(AttentionMask::default, AttentionMask::key_lengths);
+        let softcap = self.shape.score_softcap();
+        let config = AttentionConfig { batch_size: b, n_heads: h, n_kv_heads, causal, window, scale: None, softcap };
+        let drop = bench.dropout(self.shape.attention_dropout);
+
+        bench.pass(pass, [b * t, width], || {
             let [first, second] = leaves.clone();
-            let projected = match is_cross {
-                true => Projected::Cross { query: first, key_value: second },
-                false => Projected::SelfAttention { qkv: first },
+            let projected = match t == s {
+                true => Projected::SelfAttention { qkv: first },
+                false => Projected::Cross { query: first, key_value: second },
             };
-            attention(projected, &mask, drop, &config)
-        };
-        let forward = self.watch.time(2.0 * self.bytes(b * t * width) as f64, run)?;
-        let both = self.with_backward([b * t, width], run)?;
+            attention(projected, &hidden, drop, &config)
+        })
+    }
 
-        // Two products forward, five backward; half of each square if causal.
-        let pairs = (b * h * t * s * k) as f64 * if call.causal { 0.5 } else { 1.0 };
-        let (queries, keys) = (self.bytes(b * t * width), self.bytes(b * s * keys_width));
-        let work = |products: f64, bytes: usize| Work { flops: 2.0 * products * pairs, bytes: bytes as f64 };
-
-        let shape = format!("{b} x {h} x {t} x {s} x {k}");
-        let name = |pass: &str| format!("attention{kind} {pass}");
-        self.row(&name("forward"), shape.clone(), calls, forward, work(2.0, 2 * queries + 2 * keys));
-        self.row(&name("backward"), shape, calls, both.without(forward), work(5.0, 4 * queries + 4 * keys));
-        Ok(())
+    /// Returns the mask of a call: its operations are a count of the pairs that see each other.
+    pub(super) fn mask_of(&self, calls: &Calls, [b, h, t, s, k]: [usize; 5]) -> Mask {
+        let products = if calls.operator == "attention forward" { 2.0 } else { 5.0 };
+        let pairs = calls.work.flops / (2.0 * products * (b * h * k) as f64);
+        match pairs / (t * s) as f64 {
+            0.75.. => Mask::All,
+            0.5.. => Mask::Causal,
+            _ => Mask::Window((pairs / t as f64).round() as usize),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The operators that the PyTorch baseline times alone, at its shapes.
 
 use anyhow::Result;
-use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor};
 use kiln_kernels::{
     AttentionConfig, AttentionMask, CrossEntropyConfig, Projected, attention, cross_entropy, layer_norm, linear,
     linear_transposed, linear_weight_gradient,
@@ -121,9 +121,7 @@ impl Operator {
                 bench.with_backward([m, d], || layer_norm(x.clone(), gamma.clone(), beta.clone(), 1e-5))
             }
             Self::CrossEntropy([m, v]) => {
-                let labels: Vec<i32> = (0..m).map(|row| (row * 7919 % v) as i32).collect();
-                let labels = Tensor::<1, Int>::from_data(TensorData::new(labels, [m]), (&bench.device, DType::I32));
-                let (logits, labels) = (bench.leaf([m, v]), Tensor::from_inner(labels));
+                let (logits, labels) = (bench.leaf([m, v]), Tensor::from_inner(bench.numbers(m, v)));
                 let config = CrossEntropyConfig { label_smoothing: 0.0, ignore_index: -1 };
                 bench.watch.time(kept(2 * m * v), || {
                     let sums = cross_entropy(logits.clone(), labels.clone(), &config);

@@ -1,21 +1,25 @@
-//! The bench on which operators are timed: a device, a stopwatch, random tensors, and the rows measured so far.
+//! The bench on which operators are timed: a device, a stopwatch and random tensors.
 
 use anyhow::Result;
-use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
+use burn::tensor::{DType, Device, Distribution, FloatDType, Int, Tensor, TensorData};
 use kiln_kernels::DropoutStream;
 
-use super::OperatorTime;
 use super::timing::{Stopwatch, Timed};
-use super::work::Work;
+
+/// A pass that is timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pass {
+    Forward,
+    Backward,
+}
 
 pub(super) struct Bench {
     pub(super) watch: Stopwatch,
     pub(super) device: Device,
     pub(super) dtype: FloatDType,
     /// Bytes per element.
-    pub(super) element: usize,
+    element: usize,
     pub(super) stream: DropoutStream,
-    pub(super) rows: Vec<OperatorTime>,
 }
 
 impl Bench {
@@ -27,7 +31,6 @@ impl Bench {
             stream: DropoutStream::new(1, 0, &device),
             device,
             dtype,
-            rows: Vec::new(),
         }
     }
 
@@ -35,6 +38,12 @@ impl Bench {
     pub(super) fn random<const D: usize>(&self, shape: [usize; D]) -> Tensor<D> {
         let sampled: Tensor<D> = Tensor::random(shape, Distribution::Normal(0.0, 1.0), (&self.device, DType::F32));
         sampled.cast(self.dtype)
+    }
+
+    /// Returns `n` numbers below `end`, of which few are equal.
+    pub(super) fn numbers(&self, n: usize, end: usize) -> Tensor<1, Int> {
+        let numbers: Vec<i32> = (0..n).map(|i| (i * 7919 % end) as i32).collect();
+        Tensor::from_data(TensorData::new(numbers, [n]), (&self.device, DType::I32))
     }
 
     /// A leaf of the autodiff graph whose gradient is computed.
@@ -52,13 +61,18 @@ impl Bench {
         (p > 0.0).then_some((p, &self.stream))
     }
 
-    pub(super) fn row(&mut self, name: &str, shape: String, calls: usize, time: Timed, work: Work) {
-        self.rows.push(OperatorTime { name: name.into(), shape, calls, time, work });
-    }
-
     /// Bytes of `n` elements.
     pub(super) fn bytes(&self, n: usize) -> usize {
         n * self.element
+    }
+
+    /// Times one pass of `run`, whose result has `shape`. Backward is timed together with forward, which is then subtracted.
+    pub(super) fn pass(&self, pass: Pass, shape: [usize; 2], run: impl Fn() -> Tensor<2>) -> Result<Timed> {
+        let forward = self.watch.time(2.0 * self.bytes(shape[0] * shape[1]) as f64, &run)?;
+        Ok(match pass {
+            Pass::Forward => forward,
+            Pass::Backward => self.with_backward(shape, run)?.without(forward),
+        })
     }
 
     /// Times forward and backward of `run`, whose result has `shape`, from a random gradient. The time that it takes to make

@@ -1,109 +1,112 @@
 //! Matrix products, activations and the output projection with its loss.
 
 use anyhow::Result;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::Tensor;
 use kiln_kernels::{
-    Activation, CrossEntropyConfig, Projection, linear, linear_activated, linear_cross_entropy, linear_residual,
-    linear_transposed, linear_weight_gradient,
+    Projection, geglu, linear, linear_activated, linear_cross_entropy, linear_residual, linear_transposed,
+    linear_weight_gradient, swiglu,
 };
-use kiln_model::TransformerConfig;
+use kiln_model::Batch;
 
-use super::bench::Bench;
-use super::calls::ProductCalls;
-use super::work::Work;
+use super::alone::Alone;
+use super::bench::Pass;
+use super::calls::Calls;
+use super::timing::Timed;
 
-impl Bench {
-    pub(super) fn product(&mut self, product: &ProductCalls) -> Result<()> {
-        let ProductCalls { shape: [m, k, n], calls, transposed, bias, residual, activation } = *product;
-        let (x, dy) = (self.random([m, k]), self.random([m, n]));
-        let w = self.random(if transposed { [n, k] } else { [k, n] });
-        let b = bias.then(|| self.random([n]));
-        let added = residual.then(|| self.random([m, n]));
-        let shape = format!("{m} x {k} x {n}");
-        let work = Work::product([m, k, n], self.element);
-        let kept = |n: usize| self.bytes(n) as f64;
+/// K of a product in front of what is timed: a small part of the time.
+const NARROW: usize = 8;
 
-        // The three products of a linear layer.
-        let forward = self.watch.time(kept(m * n), || match &added {
-            Some(added) => linear_residual(x.clone(), w.clone(), b.clone(), added.clone()),
-            None if transposed => linear_transposed(x.clone(), w.clone(), None),
-            None => linear(x.clone(), w.clone(), b.clone()),
-        })?;
-        let dx = self.watch.time(kept(m * k), || match transposed {
-            true => linear(dy.clone(), w.clone(), None),
-            false => linear_transposed(dy.clone(), w.clone(), None),
-        })?;
-        let dw = self.watch.time(kept(k * n), || match transposed {
-            true => linear_weight_gradient(dy.clone(), x.clone()),
-            false => linear_weight_gradient(x.clone(), dy.clone()),
-        })?;
+impl Alone<'_> {
+    /// Times a product `[M, K] · [K, N]`, with its residual sum or activation if it computes one.
+    pub(super) fn product(&self, calls: &Calls, [m, k, n]: [usize; 3]) -> Result<Timed> {
+        let bench = self.bench;
+        let kept = bench.bytes(m * n) as f64;
 
-        let name = if residual { "linear + residual" } else { "linear forward" };
-        let forward_work = Work { bytes: work.bytes + if residual { kept(m * n) } else { 0.0 }, ..work };
-        self.row(name, shape.clone(), calls, forward, forward_work);
-        self.row("linear dX", shape.clone(), calls, dx, work);
-        self.row("linear dW", shape.clone(), calls, dw, work);
-
-        // After an activation, its backward sums the bias's gradient; after a residual sum, the norm's backward does.
-        if bias && !residual && activation.is_none() {
-            let (x, w, b) = (Tensor::from_inner(x), Tensor::from_inner(w), self.leaf([n]));
-            let both = self.with_backward([m, n], || linear(x.clone(), w.clone(), Some(b.clone())))?;
-            let work = Work::moved(self.bytes(m * n + n));
-            self.row("linear db", format!("{m} x {n}"), calls, both.without(forward), work);
+        match calls.operator {
+            "linear NN" if self.adds_residual(calls, [m, k, n]) => {
+                let (x, w, added) = (bench.random([m, k]), bench.random([k, n]), bench.random([m, n]));
+                bench.watch.time(kept, || linear_residual(x.clone(), w.clone(), None, added.clone()))
+            }
+            "linear NN" if self.activates([m, n]) => {
+                let (x, w, b) = (bench.constant([m, k]), bench.constant([k, n]), bench.leaf([n]));
+                bench.watch.time(2.0 * kept, || self.activated(&x, &w, &b))
+            }
+            "linear NN" => {
+                let (x, w) = (bench.random([m, k]), bench.random([k, n]));
+                bench.watch.time(kept, || linear(x.clone(), w.clone(), None))
+            }
+            "linear NT" => {
+                let (x, w) = (bench.random([m, k]), bench.random([n, k]));
+                bench.watch.time(kept, || linear_transposed(x.clone(), w.clone(), None))
+            }
+            _ => {
+                let (x, dy) = (bench.random([k, m]), bench.random([k, n]));
+                bench.watch.time(kept, || linear_weight_gradient(x.clone(), dy.clone()))
+            }
         }
-        Ok(())
     }
 
-    /// Times an activation: a product with it, less the product alone.
-    pub(super) fn activation(
-        &mut self,
-        [m, k, n]: [usize; 3],
-        calls: usize,
-        by: Activation,
-        dropout: f64,
-    ) -> Result<()> {
-        let (x, w, b) = (self.constant([m, k]), self.constant([k, n]), self.leaf([n]));
-        let kept = 2.0 * self.bytes(m * n) as f64;
-        let product = self.watch.time(kept, || linear(x.clone(), w.clone(), Some(b.clone())))?;
+    /// Whether a product reads a residual, too.
+    pub(super) fn adds_residual(&self, calls: &Calls, [m, k, n]: [usize; 3]) -> bool {
+        calls.work.bytes > self.bench.bytes(m * k + k * n + m * n) as f64
+    }
 
-        let drop = self.dropout(dropout);
-        let activated = || linear_activated(x.clone(), w.clone(), Some(b.clone()), by, drop);
-        let forward = self.watch.time(kept, activated)?;
+    /// The activation of a product, with its bias and dropout.
+    fn activated(&self, x: &Tensor<2>, w: &Tensor<2>, b: &Tensor<1>) -> Tensor<2> {
+        let drop = self.bench.dropout(self.shape.activation_dropout.unwrap_or(self.shape.dropout));
+        linear_activated(x.clone(), w.clone(), Some(b.clone()), self.shape.activation.by(), drop)
+    }
+
+    /// Times an activation: a narrow product with it, less the product alone. Backward sums the gradient of the bias, too.
+    pub(super) fn activation(&self, [m, n]: [usize; 2], pass: Pass) -> Result<Timed> {
+        let bench = self.bench;
         // Only the bias has a gradient, so backward ends with the activation.
-        let both = self.with_backward([m, n], activated)?;
-
-        let shape = format!("{m} x {n}");
-        let (two, three) = (Work::moved(self.bytes(2 * m * n)), Work::moved(self.bytes(3 * m * n)));
-        self.row(&format!("{by:?} forward"), shape.clone(), calls, forward.without(product), two);
-        self.row(&format!("{by:?} backward, db"), shape, calls, both.without(forward), three);
-        Ok(())
+        let (x, w, b) = (bench.constant([m, NARROW]), bench.constant([NARROW, n]), bench.leaf([n]));
+        let kept = 2.0 * bench.bytes(m * n) as f64;
+        let forward = bench.watch.time(kept, || self.activated(&x, &w, &b))?;
+        Ok(match pass {
+            Pass::Forward => forward.without(bench.watch.time(kept, || linear(x.clone(), w.clone(), Some(b.clone())))?),
+            Pass::Backward => bench.with_backward([m, n], || self.activated(&x, &w, &b))?.without(forward),
+        })
     }
 
-    /// Times the output projection and its loss as the model computes them: in chunks of rows, each with its gradients. Such
-    /// a step has neither the whole product nor the whole cross-entropy.
-    pub(super) fn head(
-        &mut self,
-        labels: &Tensor<1, Int>,
-        model: &TransformerConfig,
-        config: &CrossEntropyConfig,
-    ) -> Result<()> {
-        let [m] = labels.dims();
-        let (chunk_rows, d, v) = (model.logits_chunk(m), model.d_model, model.vocab_size());
-        if chunk_rows == 0 {
-            return Ok(());
-        }
+    /// Times a gated activation of `[M, 2 * F]`.
+    pub(super) fn gated(&self, [m, n]: [usize; 2], is_swiglu: bool, pass: Pass) -> Result<Timed> {
+        let x = self.bench.leaf([m, n]);
+        let run = || if is_swiglu { swiglu(x.clone()) } else { geglu(x.clone()) };
+        self.bench.pass(pass, [m, n / 2], run)
+    }
 
-        let (x, weight, labels) = (self.leaf([m, d]), self.leaf([v, d]), Tensor::from_inner(labels.clone()));
-        let bytes = self.bytes(2 * (m * d + v * d)) as f64;
-        let time = self.watch.time(bytes, || {
-            let projection = Projection { weight: weight.clone(), transposed: true, bias: None, softcap: None };
-            let sums = linear_cross_entropy(x.clone(), projection, labels.clone(), config, chunk_rows);
+    /// Times the sums of columns, as the gradient of the bias of a narrow product.
+    pub(super) fn column_sum(&self, [m, n]: [usize; 2]) -> Result<Timed> {
+        let bench = self.bench;
+        let (x, w, b) = (bench.constant([m, NARROW]), bench.constant([NARROW, n]), bench.leaf([n]));
+        bench.pass(Pass::Backward, [m, n], || linear(x.clone(), w.clone(), Some(b.clone())))
+    }
+
+    /// Times the output projection and its loss in chunks of rows, each with its gradients.
+    pub(super) fn head(&self, [m, d, v]: [usize; 3]) -> Result<Timed> {
+        let bench = self.bench;
+        let chunk_rows = match self.shape.logits_chunk(m) {
+            0 => m,
+            rows => rows,
+        };
+        let (x, weight, labels) = (bench.leaf([m, d]), bench.leaf([v, d]), self.labels([m, v]));
+        bench.watch.time(bench.bytes(2 * (m * d + v * d)) as f64, || {
+            let softcap = self.shape.logit_softcap();
+            let projection = Projection { weight: weight.clone(), transposed: true, bias: None, softcap };
+            let sums = linear_cross_entropy(x.clone(), projection, labels.clone(), &self.loss, chunk_rows);
             let gradients = sums.loss_sum.backward();
             (sums, gradients)
-        })?;
+        })
+    }
 
-        let work = Work { flops: 3.0 * Work::product([m, d, v], self.element).flops, bytes };
-        self.row("projection + loss, both", format!("{m} x {d} x {v} by {chunk_rows}"), 1, time, work);
-        Ok(())
+    /// Returns labels of `m` rows.
+    pub(super) fn labels(&self, [m, v]: [usize; 2]) -> Tensor<1, burn::tensor::Int> {
+        let labels = match self.batch {
+            Batch::Pairs(batch) => &batch.labels,
+            Batch::Text(batch) => &batch.labels,
+        };
+        self.numbers(&[labels], m, v)
     }
 }

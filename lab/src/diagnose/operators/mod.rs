@@ -1,9 +1,11 @@
-//! Times each operator of a training step alone, at the shapes of a workload, and compares the time with the device's floor.
+//! Times each operator of a training step alone, at the sizes of a batch, and compares the time with the device's floor.
 //!
-//! Forward passes and products are called as the model calls them. A backward pass is timed together with its forward pass.
-//! The forward pass and the start of the gradient (a product with a random tensor and its own backward) are then subtracted.
-//! Many calls are enqueued before the host waits for the device, so launches overlap with execution, as they do in a step.
+//! Forward and backward of the batch say which operators they call ([`kiln_kernels::calls`]), so no list of them is kept and any
+//! [`Model`] can be measured. The time of a forward pass or product is the time of one call. A backward pass is timed together with
+//! its forward pass. The forward pass and the start of the gradient (a product with a random tensor and its own backward) are then
+//! subtracted. Many calls are enqueued before the host waits for the device, so launches overlap with execution, as they do in a step.
 
+mod alone;
 mod attention;
 mod baseline;
 mod bench;
@@ -17,22 +19,24 @@ mod work;
 
 use anyhow::Result;
 pub use baseline::{ComparedOperator, is_known, measure_compared};
-use bench::Bench;
-use burn::tensor::{Device, FloatDType};
-use calls::Calls;
-use kiln_kernels::{CrossEntropyConfig, Settings};
+use kiln_kernels::calls::Work;
+use kiln_model::Batch;
+use kiln_train::eval::Model;
+use kiln_train::train::TrainState;
 pub use peaks::measured_peaks;
 pub use timing::Timed;
-pub use work::{Peaks, Work};
+pub use work::{Peaks, rate};
 
-use super::workload::Workload;
+use self::alone::Alone;
+use self::bench::Bench;
+pub use self::calls::Calls;
 
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OperatorTime {
-    /// The operator and the pass: forward, or one of the backward products.
+    /// The operator and the pass, as the call records itself, and what is computed with it.
     pub name: String,
-    /// Its shape.
+    /// Its sizes.
     pub shape: String,
     /// Calls per step.
     pub calls: usize,
@@ -49,38 +53,37 @@ impl OperatorTime {
     }
 }
 
-/// Times the operators of `workload`'s step, `repeats` times each.
+/// The operators of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operators {
+    /// Those that were timed.
+    pub timed: Vec<OperatorTime>,
+    /// Calls that this module cannot make alone.
+    pub others: Vec<Calls>,
+}
+
+/// Times the operators that a step of `state` on `batch` calls, `repeats` times each.
+///
+/// Calls say their sizes. What they do not say, such as the probability of dropout, is taken from the shape of the state.
 ///
 /// # Errors
 /// If the device fails.
-pub fn measure(workload: &Workload, dtype: FloatDType, device: &Device, repeats: usize) -> Result<Vec<OperatorTime>> {
-    workload.config.train.kernels.install();
-    let _installed = workload.config.train.f32_products.within(Settings::current()).install();
-    let mut bench = Bench::new(dtype, device, repeats);
-    let calls = Calls::of(workload, &bench.device);
-    let (d_model, vocab_size) = (workload.model.d_model, workload.model.vocab_size());
+pub fn measure<M: Model>(mut state: TrainState<M>, batch: &Batch, repeats: usize) -> Result<Operators> {
+    let recorded = Calls::of_step(&state, batch)?;
+    let bench = Bench::new(state.dtype, &state.device, repeats);
+    let alone = Alone::new(&bench, &state, batch, &recorded);
 
-    for product in &calls.products {
-        bench.product(product)?;
-        if let Some(activation) = product.activation {
-            bench.activation(product.shape, product.calls, activation, calls.activation_dropout)?;
+    let (mut timed, mut others) = (Vec::new(), Vec::new());
+    // The gradients are gathered below, by the optimizer's table.
+    for calls in recorded.iter().filter(|calls| calls.operator != "flat gradients") {
+        match alone.time(calls)? {
+            Some(time) => {
+                let (name, shape) = (alone.name(calls), calls.shape());
+                timed.push(OperatorTime { name, shape, calls: calls.calls, time, work: calls.work });
+            }
+            None => others.push(calls.clone()),
         }
     }
-    for attention in &calls.attention {
-        bench.attention(attention)?;
-    }
-    for (rows, n) in &calls.norms {
-        bench.norm(*rows, *n, calls.dropout, &workload.model)?;
-    }
-    for (ids, table_rows) in calls.embeddings {
-        bench.embedding(ids, [table_rows, d_model], calls.length, calls.dropout)?;
-    }
-
-    let (labels, ignored) = calls.labels;
-    let config =
-        CrossEntropyConfig { label_smoothing: workload.config.train.label_smoothing, ignore_index: i64::from(ignored) };
-    bench.head(&labels, &workload.model, &config)?;
-    bench.cross_entropy(labels, vocab_size, &config, calls.whole_head)?;
-    bench.optimizer(workload)?;
-    Ok(bench.rows)
+    timed.extend(bench.optimizer(&mut state.optimizer)?);
+    Ok(Operators { timed, others })
 }

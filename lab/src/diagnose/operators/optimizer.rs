@@ -1,20 +1,17 @@
-//! The optimizer: gradients gathered into one flat tensor, and AdamW.
+//! The optimizer: gradients gathered into one flat tensor, and the step that uses them.
 
 use anyhow::Result;
 use burn::tensor::{DType, Tensor};
+use kiln_kernels::calls::Work;
 use kiln_kernels::optim::gather;
-use kiln_train::optim::FlatGradients;
-use kiln_train::train::TrainState;
+use kiln_train::optim::{FlatGradients, FlatOptimizer};
 
+use super::OperatorTime;
 use super::bench::Bench;
-use super::work::Work;
-use crate::diagnose::workload::Workload;
 
 impl Bench {
     /// Times the gathering of gradients with the sum of their squares, and the step that uses them.
-    pub(super) fn optimizer(&mut self, workload: &Workload) -> Result<()> {
-        let TrainState { mut optimizer, .. } =
-            TrainState::new(&workload.config, &workload.model, self.dtype, &self.device)?;
+    pub(super) fn optimizer(&self, optimizer: &mut FlatOptimizer) -> Result<[OperatorTime; 2]> {
         let table = optimizer.table().clone();
         let places: Vec<_> = table.entries().iter().map(|entry| entry.place()).collect();
         let parts: Vec<Tensor<1>> = table.entries().iter().map(|entry| self.random([entry.len()])).collect();
@@ -31,12 +28,20 @@ impl Bench {
         let stepped = self.watch.time(self.bytes(n) as f64, step)?;
 
         let shape = format!("{:.1} M in {} tensors", table.n_params() as f64 / 1e6, places.len());
-        self.row("flat gradients", shape.clone(), 1, flattened, Work::moved(self.bytes(2 * n)));
+        let row = |name: &str, time, bytes: usize| OperatorTime {
+            name: name.into(),
+            shape: shape.clone(),
+            calls: 1,
+            time,
+            work: Work { flops: 0.0, bytes: bytes as f64 },
+        };
         // Read: the gradient, f32 master weights and state. Written: master weights, state and, unless the compute dtype
         // is f32, the rounded weights.
         let state: usize = optimizer.groups().slots(&table).iter().map(|slot| 8 * slot.range.len()).sum();
-        let weights = if dtype == DType::F32 { 0 } else { self.element };
-        self.row("norm, clip, AdamW", shape, 1, stepped, Work::moved(n * (8 + self.element + weights) + state));
-        Ok(())
+        let weights = if dtype == DType::F32 { 0 } else { self.bytes(1) };
+        Ok([
+            row("flat gradients", flattened, self.bytes(2 * n)),
+            row("norm, clip, AdamW", stepped, n * (8 + self.bytes(1) + weights) + state),
+        ])
     }
 }
