@@ -6,10 +6,13 @@ use burn::module::Module;
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Device, Distribution, FloatDType, Int, Tensor, TensorData};
 use kiln::config::ConfigBuilder;
-use kiln::device::DeviceChoice;
+use kiln::device::{DeviceChoice, upload};
+use kiln::diagnose::operators::measure;
 use kiln::distributed::Ranks;
 use kiln::eval::figures;
+use kiln::optim::Groups;
 use kiln::run::TrainedModel;
+use kiln::train::{Start, TrainState};
 use kiln::{Config, Model, Run};
 use kiln_data::OnePass;
 use kiln_kernels::{CrossEntropyConfig, cross_entropy};
@@ -259,5 +262,28 @@ fn gated_scores_scattered_into_the_logits_equal_a_dense_sum() {
         for (found, wanted) in scattered.iter().zip(dense) {
             assert!((found - wanted).abs() <= 1e-5 * wanted.abs().max(1.0), "{what}: {found} instead of {wanted}");
         }
+    }
+}
+
+#[test]
+fn the_operators_of_own_heads_are_timed() {
+    let config = valid(short(2));
+    let data = Data::make(&config).expect("data");
+    let mut shape = config.model.clone();
+    data.of_run().vocabulary.complete(&mut shape).expect("a vocabulary that fits");
+    let device = Device::flex();
+    let groups = Groups::of(&config, FloatDType::F32);
+    let start = Start { config: &config, groups: &groups, dtype: FloatDType::F32 };
+    let model = init(&data)(&shape, &device.clone().autodiff());
+    let state = TrainState::begin(start, &shape, model).expect("a state");
+    let host = OnePass::new(data.valid.clone(), &config.loader).expect("batches").next();
+    let batch = upload(&host.expect("a batch").expect("a batch that can be made"), &device);
+
+    let found = measure(state, &batch, 1).expect("a CPU");
+    let named = |name: &str| found.timed.iter().any(|row| row.name.starts_with(name) && row.calls > 0);
+    for name in
+        ["linear NN", "linear TN", "attention forward", "attention backward", "norm backward", "embedding backward"]
+    {
+        assert!(named(name), "{name} is missing in {found:?}");
     }
 }

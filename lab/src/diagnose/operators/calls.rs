@@ -28,6 +28,8 @@ impl Calls {
     /// # Errors
     /// If the device fails.
     pub(super) fn of_step<M: Model>(state: &TrainState<M>, batch: &Batch) -> Result<Vec<Self>> {
+        // What made the state does not belong to a step.
+        state.device.clone().inner().sync().context("waiting for the device")?;
         calls::start(Watch::Host);
         let (_sums, FlatGradients(gradients)) = group_gradients(state, std::slice::from_ref(batch), state.micro_steps);
         // Reading keeps the backend from dropping what nobody needs.
