@@ -3,6 +3,7 @@
 //! What breaks a rule today is listed in `tidy/allowed.txt` and may only become less. `KILN_TIDY=write cargo test --test it
 //! tidy` writes that list anew; `KILN_TIDY=table cargo test --test it tidy -- --nocapture` prints the tree in numbers.
 
+mod counts;
 mod documents;
 mod doors;
 mod files;
@@ -282,6 +283,7 @@ fn print_table(sources: &[Source]) {
             long.len()
         );
     }
+    counts::print(sources);
 }
 
 /// Prints files and lines of each crate, without tests.

@@ -7,7 +7,7 @@ const GUIDE: &str = "docs/guides/add-an-activation.md";
 const ENUM: &str = "model/kernels/src/activation/mod.rs";
 
 /// The first cells of the guide's first table.
-fn files_of_the_guide() -> Vec<String> {
+pub(super) fn files_of_the_guide() -> Vec<String> {
     let guide = read(GUIDE);
     let rows = guide.lines().skip_while(|line| *line != "|---|---|").skip(1);
     let cells = rows.take_while(|line| line.starts_with("| `")).filter_map(|line| line.split('`').nth(1));

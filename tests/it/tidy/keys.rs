@@ -32,7 +32,7 @@ const ENDINGS: [&str; 17] = [
 const INNER: [&str; 4] = ["corpus", "text", "loss_scale", "lora"];
 
 /// Every key, from the page that a test compares with the code.
-fn all_keys() -> BTreeSet<String> {
+pub(super) fn all_keys() -> BTreeSet<String> {
     let page = read("docs/configuration.md");
     let tables = page.split("\n| key | default | unit | meaning |\n").skip(1);
     let rows = tables.flat_map(|table| table.lines().skip(1).take_while(|line| line.starts_with('|')));

@@ -7,16 +7,28 @@ const MAX_WORDS: usize = 25;
 
 /// The number of long sentences in each document.
 pub(super) fn count() -> Vec<Offence> {
-    let documents = documents().into_iter().filter(|path| path != "CHANGELOG.md" && !path.starts_with("benches/"));
-    let counted = documents.map(|path| {
-        let number = long_sentences(&read(&path)).len();
-        (path, number)
-    });
+    let counted = texts().map(|(path, text)| (path, long_sentences(&text).len()));
     counted.filter(|(_, number)| *number > 0).map(|(path, number)| Offence::new("sentence", number, path)).collect()
 }
 
-/// The long sentences of a document's text, without tables and blocks of code.
+/// The numbers of long sentences and of all sentences.
+pub(super) fn long_and_all() -> (usize, usize) {
+    let all: Vec<String> = texts().flat_map(|(_, text)| all_sentences(&text)).collect();
+    (all.iter().filter(|sentence| words(sentence) > MAX_WORDS).count(), all.len())
+}
+
+/// The documents whose sentences count, with their texts.
+fn texts() -> impl Iterator<Item = (String, String)> {
+    let counted = |path: &String| path != "CHANGELOG.md" && !path.starts_with("benches/");
+    documents().into_iter().filter(counted).map(|path| (path.clone(), read(&path)))
+}
+
 fn long_sentences(text: &str) -> Vec<String> {
+    all_sentences(text).into_iter().filter(|sentence| words(sentence) > MAX_WORDS).collect()
+}
+
+/// The sentences of a document's text, without tables and blocks of code.
+fn all_sentences(text: &str) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut in_code = false;
     for line in text.lines() {
@@ -36,7 +48,7 @@ fn long_sentences(text: &str) -> Vec<String> {
             piece.push(' ');
         }
     }
-    pieces.iter().flat_map(|piece| sentences(&without_code(piece))).filter(|it| words(it) > MAX_WORDS).collect()
+    pieces.iter().flat_map(|piece| sentences(&without_code(piece))).filter(|sentence| !sentence.is_empty()).collect()
 }
 
 fn words(sentence: &str) -> usize {

@@ -8,7 +8,7 @@ const MOST_FILES: usize = 20;
 const HEADER: &str = "| file | function | part of the step |";
 
 /// The file and the name of each row of the page's table.
-fn rows(page: &str) -> Vec<(String, String)> {
+pub(super) fn rows(page: &str) -> Vec<(String, String)> {
     let (_, table) = page.split_once(HEADER).expect("the table of the step");
     let lines = table.lines().skip(2).take_while(|line| line.starts_with("| `"));
     lines
