@@ -60,7 +60,7 @@ fn another_text_is_refused_and_the_caches_stay() {
     let ran = place.run(&[&RESUME[..], &["--set", "data.train=b.tsv", "--set", "train.steps=4"]].concat());
     ran.refused(
         2,
-        &["data: contents ", "To train these weights on it: kiln train --from RUN --run OTHER --set data.train=FILE"],
+        &["data: contents ", "To train these weights on it: kiln train --from runs/a --set data.train=b.tsv"],
     );
     assert!(cache() == before, "the cache of the run was built again");
     place.run(&[&RESUME[..], &["--set", "train.steps=4"]].concat()).ok();

@@ -12,6 +12,7 @@ mod layout;
 #[cfg(test)]
 mod matrix;
 mod ordered;
+mod origins;
 mod pairs;
 mod path;
 mod report;
@@ -25,6 +26,7 @@ pub use filter::{FilterConfig, FilteredRows, LengthUnit, RowFilter};
 pub use labelled::{LabelConfig, Labelled, LabelledCorpus, LabelledInput};
 pub use layout::{RowReader, check_layout};
 pub(crate) use ordered::for_each_block;
+pub use origins::Origins;
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};
 pub(crate) use pairs::{Pair, PairBlock, RowParser, length_problem};
 pub use report::{BadRow, BadRowKind, DroppedRows, RowReport, spelled_tokens};

@@ -6,12 +6,16 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::filter::repeated;
+use super::origins::place;
 use super::unknown::Unknown;
 use crate::error::{Error, Result};
 use crate::formats::RowProblem;
 
 /// Rows that a report shows of each kind of problem.
 const SHOWN_PER_KIND: usize = 3;
+
+/// Most bad rows that a message offers to leave out, as a fraction. More of them are probably read in a wrong way.
+const MOST_TO_LEAVE_OUT: f64 = 0.5;
 
 /// An unusable row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,8 +115,8 @@ impl RowReport {
     pub fn filter_notes(&self) -> Vec<String> {
         let note = |DroppedRows { filter, rows, file, line, found }: &DroppedRows| {
             let (percent, all) = (100.0 * *rows as f64 / self.rows().max(1) as f64, self.rows());
-            let file = file.display();
-            format!("data.filter.{filter} drops {rows} of {all} rows ({percent:.1} %), first {file}:{line}: {found}")
+            let first = place(file, *line);
+            format!("data.filter.{filter} drops {rows} of {all} rows ({percent:.1} %), first {first}: {found}")
         };
         let unfiltered = (self.unfiltered > 0).then(|| {
             format!("data.filter: {} documents of more than 1 MiB are kept without being filtered", self.unfiltered)
@@ -202,7 +206,10 @@ impl RowReport {
 
         // Rounded up to a fraction that is easy to read.
         let enough = (share * 100.0).ceil() / 100.0;
-        let tolerate = if self.kept > 0 { format!(", or leave them out: --set {key}={enough}") } else { String::new() };
+        let tolerate = match self.kept > 0 && share <= MOST_TO_LEAVE_OUT {
+            true => format!(", or leave them out: --set {key}={enough}"),
+            false => String::new(),
+        };
         Err(Error::BadRows(format!(
             "{}: {:.2} % of the rows cannot be used, {:.2} % are tolerated\n{self}\n{remedy}{tolerate}",
             name(),
@@ -239,7 +246,7 @@ impl fmt::Display for RowReport {
         }
 
         for row in &self.shown {
-            write!(f, "\n  {}:{}: {}", row.file.display(), row.line, row.problem)?;
+            write!(f, "\n  {}: {}", place(&row.file, row.line), row.problem)?;
         }
         if !self.unknown.is_empty() {
             write!(f, "\n  {}", self.unknown)?;
@@ -249,5 +256,20 @@ impl fmt::Display for RowReport {
             write!(f, "\n  {said}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_rows_are_never_offered_to_be_left_out() {
+        let refusal = |kept: u64, malformed: u64| {
+            let report = RowReport { kept, malformed, ..RowReport::default() };
+            report.check(0.01, &|| "a.csv".into(), "correct them", "key").expect_err("too many").to_string()
+        };
+        assert!(refusal(6, 4).ends_with("correct them, or leave them out: --set key=0.4"));
+        assert!(refusal(4, 6).ends_with("correct them"));
     }
 }

@@ -1,7 +1,7 @@
 //! Compressed files: gzip, zstd and xz, recognized by their first bytes.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 
 use crate::error::{Error, Result};
@@ -61,26 +61,37 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
     let file: File = open_file(path).map_err(Error::io(path, "opening the corpus"))?;
     let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
     let start = file.fill_buf().map_err(Error::io(path, "reading"))?;
-    Ok(match compression(start) {
-        None => Box::new(file),
-        Some(Compression::Gzip) => {
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, flate2::bufread::MultiGzDecoder::new(file)))
-        }
+    let decoder: Box<dyn Read + Send> = match compression(start) {
+        None => return Ok(Box::new(file)),
+        Some(Compression::Gzip) => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
         Some(Compression::Zstd) => {
-            let decoder = zstd::Decoder::with_buffer(file).map_err(Error::io(path, "starting to decompress"))?;
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, decoder))
+            Box::new(zstd::Decoder::with_buffer(file).map_err(Error::io(path, "starting to decompress"))?)
         }
-        Some(Compression::Xz) => {
-            let decoder = lzma_rust2::XzReader::new_mem_limit(file, true, XZ_MEMORY_KIB);
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, decoder))
-        }
-    })
+        Some(Compression::Xz) => Box::new(lzma_rust2::XzReader::new_mem_limit(file, true, XZ_MEMORY_KIB)),
+    };
+    Ok(Box::new(BufReader::with_capacity(BUFFER_BYTES, Decompressed(decoder))))
+}
+
+/// Says of damage that it is damage.
+struct Decompressed<R>(R);
+
+impl<R: Read> Read for Decompressed<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes).map_err(|error| match error.kind() {
+            // Of the machine, not of the file.
+            _ if error.raw_os_error().is_some() => error,
+            ErrorKind::OutOfMemory | ErrorKind::Interrupted => error,
+            _ => {
+                let found = format!("the compressed file is cut short or damaged ({error}): make or copy it again");
+                io::Error::new(ErrorKind::InvalidData, found)
+            }
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::Read;
 
     use super::*;
 
@@ -104,7 +115,8 @@ mod tests {
         assert_eq!(of(&[&whole[..], &whole[..]].concat()).expect("two streams"), text.repeat(2));
 
         for len in 6..whole.len() {
-            assert!(of(&whole[..len]).is_err(), "{len} bytes");
+            let error = of(&whole[..len]).expect_err("cut").to_string();
+            assert!(error.contains("is cut short or damaged"), "{len} bytes: {error}");
         }
         // The check of a block finds what its decoder does not.
         for at in 0..whole.len() {

@@ -112,7 +112,8 @@ impl Sentences {
         match columns.len() {
             n if n > MAX_COLUMNS => Err(format!("it has {n} columns, at most {MAX_COLUMNS} are read")),
             n if n <= self.tag.unwrap_or(self.word + 1) => {
-                Err(format!("it has {n} columns, wanted a word and its tag, divided by tabs or spaces"))
+                let s = if n == 1 { "" } else { "s" };
+                Err(format!("it has {n} column{s}, wanted a word and its tag, divided by tabs or spaces"))
             }
             _ => Ok(Some(columns.into_iter().map(str::to_owned).collect())),
         }
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(found.iter().map(|(_, place)| place.line).collect::<Vec<_>>(), [1, 5, 7]);
         assert_eq!(
             problems[0].as_deref(),
-            Some("line 2: it has 1 columns, wanted a word and its tag, divided by tabs or spaces")
+            Some("line 2: it has 1 column, wanted a word and its tag, divided by tabs or spaces")
         );
         assert_eq!(problems[1], None);
         assert_eq!(problems[2].as_deref(), Some("line 8 has 3 columns, the first of the sentence has 2"));

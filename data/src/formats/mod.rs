@@ -210,21 +210,22 @@ pub(crate) fn write_string(json: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(json, text).expect("memory");
 }
 
-/// Returns the records of a file in the format that its name says, else in JSON: each is one line of JSON. A record that cannot be used
-/// becomes an object without fields, so that whoever reads it counts it.
+/// Returns the records of a file in the format that its name says, else in JSON: each is one line of JSON, with its line in the file. A
+/// record that cannot be used becomes an object without fields, so that whoever reads it counts it.
 ///
 /// # Errors
 ///
 /// If the file cannot be read in its format.
-pub fn records_of(path: &Path) -> Result<Vec<String>> {
+pub fn records_of(path: &Path) -> Result<Vec<(u64, String)>> {
     let mut records = FileFormat::by_name(path).unwrap_or(FileFormat::JSON).open(path, &Wanted::all())?;
     let (mut rows, mut json) = (Vec::new(), Vec::new());
     while let Some(place) = records.next(&mut json)? {
         let parsed = serde_json::from_slice::<serde_json::Value>(&json);
-        rows.push(match (place.problem, parsed) {
+        let row = match (place.problem, parsed) {
             (None, Ok(row)) => row.to_string(),
             _ => "{}".to_owned(),
-        });
+        };
+        rows.push((place.line, row));
         json.clear();
     }
     Ok(rows)

@@ -75,6 +75,11 @@ impl Stored {
             let model = read_sentencepiece(path)?;
             return Ok(Self { json: sentencepiece_json(&model, None, path)?, model: Some(model) });
         }
+        let inside = path.join("tokenizer.json");
+        if inside.is_file() {
+            let found = format!("it is a folder, whose tokenizer is {}: name that file", inside.display());
+            return Err(Error::tokenizer(Some(path), found));
+        }
         let json = read_text(path).map_err(Error::io(path, "reading the tokenizer"))?;
         Ok(Self { json, model: None })
     }

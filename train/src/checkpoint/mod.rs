@@ -59,6 +59,7 @@ pub(crate) use origin::run_of;
 pub use pointer::Pointer;
 pub use read::state as read_state;
 pub use read::{has_average, read, read_average, read_weights, verify};
+use resume::folder_of_run;
 pub(crate) use resume::lasting_fields;
 pub use resume::{
     Difference, NotTheSameRun, Resume, all_differences, config_differences, fields, find_resume, is_within,
@@ -165,7 +166,7 @@ pub enum CheckpointError {
     /// The checkpoint has no state of the optimizer and no counters.
     #[error(
         "{} holds weights only, because it was imported or averaged, so it cannot be resumed; start a new run from it \
-         with kiln train --from", .0.display()
+         with kiln train --from {}", .0.display(), folder_of_run(.0).display()
     )]
     WeightsOnly(PathBuf),
     /// The run kept no average of its weights.

@@ -45,27 +45,39 @@ impl fmt::Display for Difference {
     "cannot resume from {}, because the run differs from the saved one:\n{}\n{}",
     path.display(),
     list(differences),
-    remedy(differences)
+    remedy(differences, path, train)
 )]
 pub struct NotTheSameRun {
     /// The checkpoint.
     pub path: PathBuf,
     /// The differences.
     pub differences: Vec<Difference>,
+    /// The training text now.
+    pub train: Vec<PathBuf>,
+}
+
+/// Returns the folder of the run that a checkpoint is in.
+pub(super) fn folder_of_run(checkpoint: &Path) -> &Path {
+    checkpoint.ancestors().nth(2).unwrap_or(checkpoint)
 }
 
 fn list(differences: &[Difference]) -> String {
     differences.iter().map(|difference| format!("  {difference}")).collect::<Vec<_>>().join("\n")
 }
 
-fn remedy(differences: &[Difference]) -> String {
+fn remedy(differences: &[Difference], path: &Path, train: &[PathBuf]) -> String {
     let has = |part: &str| differences.iter().any(|difference| is_within(&difference.field, part));
     let mut text = match has("model") {
         true => "Set these back, or start a new run in another folder: a run keeps its model.".to_owned(),
         false => "Set these back, accept single keys with --allow KEY, or start a new run in another folder.".into(),
     };
     if has("data") {
-        text += "\nThe training text, its filters (data.filter) or its mixture (data.mix), is another one. To train these weights on it: kiln train --from RUN --run OTHER --set data.train=FILE";
+        let files: Vec<String> = train.iter().map(|file| format!(" --set data.train={}", file.display())).collect();
+        // Without files, the sources of a mixture.
+        let files = if files.is_empty() { " --config FILE".into() } else { files.concat() };
+        let run = folder_of_run(path).display();
+        text += "\nThe training text, its filters (data.filter) or its mixture (data.mix), is another one. To train these weights on it: ";
+        text += &format!("kiln train --from {run}{files}");
     }
     text
 }
@@ -152,7 +164,7 @@ pub fn find_resume(
     let skipped: Vec<String> = damaged.iter().map(|error| format!("skipped a damaged checkpoint: {error}")).collect();
     differences.retain(|difference| !allowed.iter().any(|allowed| is_within(&difference.field, allowed)));
     if !differences.is_empty() {
-        let error = anyhow::Error::new(NotTheSameRun { path, differences });
+        let error = anyhow::Error::new(NotTheSameRun { path, differences, train: config.data.train.clone() });
         return Err(if skipped.is_empty() { error } else { error.context(skipped.join("\n")) });
     }
     Ok(Resume { path, snapshot, damaged })

@@ -1,13 +1,15 @@
 //! What the user should know about the classes of labelled rows.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use kiln_data::{LabelledCorpus, LabelledInput, Task};
 
 use crate::units::counted;
 
-/// Classes whose shares are listed.
+/// Frequent classes whose shares are listed.
 const LISTED: usize = 8;
+/// Rare ones that are listed, too.
+const RAREST: usize = 3;
 /// From so many rows on, a class with one row is worth a word.
 const ENOUGH_ROWS: usize = 20;
 
@@ -20,12 +22,21 @@ pub(super) fn notes(corpus: &LabelledCorpus, task: Task) -> Vec<String> {
     }
     let total = counts.iter().map(|(n, _)| n).sum::<u64>().max(1) as f64;
     counts.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
-    let share = |(n, name): &(u64, &str)| format!("{name} {:.1}%", 100.0 * *n as f64 / total);
-    let listed: Vec<String> = counts.iter().take(LISTED).map(share).collect();
-    let more = counts.len().saturating_sub(LISTED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let share = |(n, name): &(u64, &str)| match 100.0 * *n as f64 / total {
+        percent if percent < 0.1 && *n > 0 => format!("{name} ({n})"),
+        percent => format!("{name} {percent:.1}%"),
+    };
+    // The rarest are worth a look: a label with a typo is one of them.
+    let (first, rest) = counts.split_at(counts.len().min(LISTED));
+    let (between, rarest) = rest.split_at(rest.len().saturating_sub(RAREST));
+    let listed = |counts: &[(u64, &str)]| counts.iter().map(share).collect::<Vec<_>>().join(", ");
+    let rest = match (between.len(), rarest) {
+        (_, []) => String::new(),
+        (0, rarest) => format!(", {}", listed(rarest)),
+        (more, rarest) => format!(", {more} more, {}", listed(rarest)),
+    };
 
-    let first = format!("{} classes: {}{more}", counts.len(), listed.join(", "));
+    let first = format!("{} classes: {}{rest}", counts.len(), listed(first));
     let n_rows = corpus.rows().len();
     [Some(first), alike(&counts), alone(&counts, n_rows), swapped(corpus, counts.len(), task)]
         .into_iter()
@@ -33,15 +44,20 @@ pub(super) fn notes(corpus: &LabelledCorpus, task: Task) -> Vec<String> {
         .collect()
 }
 
-/// Names classes that are probably one.
+/// Names groups of classes that are probably one.
 fn alike(counts: &[(u64, &str)]) -> Option<String> {
-    let key = |name: &str| name.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
-    let pair = counts.iter().enumerate().find_map(|(at, (_, name))| {
-        let same = counts[at + 1..].iter().find(|(_, other)| key(other) == key(name))?;
-        Some((name, same.1))
-    });
-    pair.map(|(name, other)| {
-        format!("warning: the classes {name:?} and {other:?} differ in case or spaces only: if they are one, correct the rows")
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (_, name) in counts {
+        let key = name.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+        groups.entry(key).or_default().push(format!("{name:?}"));
+    }
+    let groups: Vec<String> =
+        groups.into_values().filter(|names| names.len() > 1).map(|names| names.join(" and ")).collect();
+    let more = groups.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!("; and {more} more groups") } else { String::new() };
+    let listed = groups[..groups.len().min(LISTED)].join("; ");
+    (!groups.is_empty()).then(|| {
+        format!("warning: classes differ in case or spaces only: {listed}{more}: if they are one, correct the rows")
     })
 }
 
@@ -102,8 +118,22 @@ mod tests {
             .map(|i| (format!("text {i}"), if i == 7 { "Games ".into() } else { ["games", "net"][i % 2].into() }));
         let notes = notes_of(rows);
         assert!(notes[0].starts_with("3 classes: "), "{notes:?}");
-        assert!(notes[1].contains("\"games\" and \"Games \" differ in case or spaces only"), "{notes:?}");
+        assert!(notes[1].contains("differ in case or spaces only: \"games\" and \"Games \": if"), "{notes:?}");
         assert!(notes[2].contains("1 label with one row: \"Games \""), "{notes:?}");
+    }
+
+    #[test]
+    fn all_classes_alike_and_the_rarest_are_named() {
+        let name = |i: usize| match i {
+            1999 => "B-NUN",
+            1997 | 1998 => "tag 1",
+            i if i % 50 == 0 => "Tag 3",
+            i => ["Tag 1", "tag 2", "tag 3", "tag 4", "tag 5", "tag 6", "tag 7", "tag 8", "tag 9", "tag 10"][i % 10],
+        };
+        let notes = notes_of((0..2000).map(|i| (format!("text {i}"), name(i).into())));
+        assert!(notes[1].contains("\"Tag 1\" and \"tag 1\"; \"tag 3\" and \"Tag 3\": if they are one"), "{notes:?}");
+        assert!(notes[0].starts_with("13 classes: ") && notes[0].contains(", 2 more, "), "{notes:?}");
+        assert!(notes[0].ends_with("Tag 3 2.0%, tag 1 0.1%, B-NUN (1)"), "{notes:?}");
     }
 
     #[test]

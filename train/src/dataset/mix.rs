@@ -151,6 +151,19 @@ pub(crate) fn valid_examples(config: &Config) -> Result<Vec<Example>> {
     Ok(examples)
 }
 
+/// Says if pairs lack the tags that every source of the run's mixture has.
+pub(crate) fn missing_tags(config: &Config, examples: &[Example]) -> Option<String> {
+    let tags: Vec<&str> = config.data.mix.iter().map(|entry| entry.tag.as_deref()).collect::<Option<_>>()?;
+    let has_tag = |example: &Example| tags.iter().any(|tag| example.source.starts_with(*tag));
+    let all = tags.iter().map(|tag| format!("\"{tag}\"")).collect::<Vec<_>>().join(", ");
+    (!tags.is_empty() && !examples.iter().any(has_tag)).then(|| {
+        format!(
+            "note: no source text begins with a tag of the run's mixture ({all}), as all texts did that the model learned: put one in front of \
+             each, with a space"
+        )
+    })
+}
+
 fn cache_path(cache_dir: &Path, split: &str, entry: &MixEntry) -> PathBuf {
     cache_dir.join(format!("{split}.{}.tokens", entry.name))
 }

@@ -10,9 +10,12 @@ const DOCUMENTS: usize = 100;
 /// The mask as every vocabulary of `kiln fill` reads it.
 const MASK: &str = "[MASK]";
 
-/// Returns the first words of a sentence, for a model to continue.
+/// Returns the first words of a sentence, for a model to continue. They end with their line, which the text goes on behind in another
+/// way than with a space, unless it has one word.
 pub(super) fn to_continue(documents: &[String]) -> Option<String> {
-    Some(first_words(opening(documents)?, PROMPT_WORDS).join(" "))
+    let text = opening(documents)?;
+    let line = text.trim_start().lines().next().filter(|line| line.split_whitespace().nth(1).is_some());
+    Some(first_words(line.unwrap_or(text), PROMPT_WORDS).join(" "))
 }
 
 /// Returns the first words of a sentence with a mask in place of one of them, for a model to fill in.
@@ -65,7 +68,9 @@ mod tests {
     #[test]
     fn a_prompt_is_the_beginning_of_a_sentence_in_one_line() {
         for (documents, wanted) in [
-            (&["It is a\ntruth universally acknowledged"][..], "It is a truth"),
+            (&["It is a\ntruth universally acknowledged"][..], "It is a"),
+            (&["\nCarrot omelette\nIngredients: a carrot"], "Carrot omelette"),
+            (&["Preface\nIt is a truth universally acknowledged"], "Preface It is a"),
             (&["Alone"], "Alone"),
             (&["of a good fortune. “My dear Mr. Bennet,” said"], "“My dear Mr. Bennet,”"),
             (&["and so they left.", "he said (“No!”) She knew it at once."], "She knew it at"),

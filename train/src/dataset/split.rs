@@ -1,7 +1,7 @@
 //! Validation rows that are taken out of the training rows (`data.split`).
 //!
 //! A hash of each row decides, so that a row stays on its side when rows are added or change their order, and copies of a row are on one
-//! side. The two parts are files next to the token caches.
+//! side. The two parts are files next to the token caches, each with a list of where its rows come from.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::UNIX_EPOCH;
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
 use kiln_data::{
-    CorpusConfig, CorpusFormat, LabelledCorpus, PairCorpus, TextConfig, TextCorpus, TextFormat, records_of,
+    CorpusConfig, CorpusFormat, LabelledCorpus, Origins, PairCorpus, TextConfig, TextCorpus, TextFormat, records_of,
 };
 use serde_json::json;
 
@@ -35,9 +35,9 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
     let stamp = stamp(config)?;
     let is_done = read_file(&cache_dir.join(STAMP)).is_ok_and(|found| found == stamp.as_bytes());
     if !is_done {
-        let (rows, bad) = rows(config)?;
-        note(&write(&rows, config.data.split, cache_dir)?);
-        bad.iter().for_each(|line| note(line));
+        let rows = Rows::read(config)?;
+        note(&rows.write(config.data.split, cache_dir)?);
+        rows.bad.iter().for_each(|line| note(line));
         replace_file(&cache_dir.join(STAMP), stamp.as_bytes())?;
     }
     Ok(Some(reading(config, cache_dir)))
@@ -89,7 +89,16 @@ fn stamp(config: &Config) -> Result<String> {
     };
     let files = files(config)?.into_iter().map(of_file).collect::<Result<Vec<_>>>()?;
     let data = &config.data;
-    Ok(json!({"split": data.split, "files": files, "corpus": data.corpus, "text": data.text}).to_string())
+    let stamp = json!({
+        "split": data.split,
+        "files": files,
+        "corpus": data.corpus,
+        "text": data.text,
+        "labels": data.labels,
+        "task": traits_of(config.task).name,
+        "has_origins": true,
+    });
+    Ok(stamp.to_string())
 }
 
 /// Returns all files of the training text.
@@ -106,75 +115,96 @@ fn files(config: &Config) -> Result<Vec<PathBuf>> {
     })
 }
 
-/// Returns the training rows as JSON lines, and a sentence about rows that cannot be used.
-fn rows(config: &Config) -> Result<(Vec<String>, Option<String>)> {
-    let data = &config.data;
-    let (rows, report) = match traits_of(config.task).reads {
-        Reads::Pairs => {
-            let (examples, report) = PairCorpus::open(&data.train, &data.corpus)?.read_all().context("data.train")?;
-            let row = |example: kiln_data::Example| json!({"src": example.source, "trg": example.target}).to_string();
-            (examples.into_iter().map(row).collect(), report)
-        }
-        Reads::Text if is_plain_text(config) => {
-            let (documents, report) = TextCorpus::open(&data.train, &data.text)?.read_all().context("data.train")?;
-            (documents.into_iter().map(|text| json!({"text": text}).to_string()).collect(), report)
-        }
-        Reads::Text if traits_of(config.task).classes.is_some() => {
-            // What is wrong with a row is said where the row is; the two files hold good ones.
-            let corpus = LabelledCorpus::read(&data.train, config.task, &data.labels).context("data.train")?;
-            let mut rows = records(config)?;
-            rows.retain(|row| LabelledCorpus::can_use(row, config.task, &data.labels));
-            return Ok((rows, (corpus.report().bad() > 0).then(|| corpus.report().to_string())));
-        }
-        // What is wrong with a conversation is said when it is read.
-        Reads::Text => return Ok((records(config)?, None)),
-    };
-    Ok((rows, (report.bad() > 0).then(|| report.to_string())))
+/// The training rows.
+#[derive(Default)]
+struct Rows {
+    /// Each as a line of JSON.
+    lines: Vec<String>,
+    origins: Origins,
+    /// A sentence about rows that cannot be used.
+    bad: Option<String>,
 }
 
-/// Returns every record of the training text as a JSON line.
-fn records(config: &Config) -> Result<Vec<String>> {
-    let mut rows = Vec::new();
-    for file in files(config)? {
-        rows.extend(records_of(&file).context("data.train")?);
+impl Rows {
+    fn read(config: &Config) -> Result<Self> {
+        let (data, mut origins) = (&config.data, Origins::default());
+        let (lines, report) = match traits_of(config.task).reads {
+            Reads::Pairs => {
+                let corpus = PairCorpus::open(&data.train, &data.corpus)?;
+                let (examples, report) = corpus.read_with_origins(&mut origins).context("data.train")?;
+                let row = |row: kiln_data::Example| json!({"src": row.source, "trg": row.target}).to_string();
+                (examples.into_iter().map(row).collect(), report)
+            }
+            Reads::Text if is_plain_text(config) => {
+                let corpus = TextCorpus::open(&data.train, &data.text)?;
+                let (documents, report) = corpus.read_with_origins(&mut origins).context("data.train")?;
+                (documents.into_iter().map(|text| json!({"text": text}).to_string()).collect(), report)
+            }
+            Reads::Text if traits_of(config.task).classes.is_some() => {
+                // What is wrong with a row is said where the row is; the two files hold good ones.
+                let corpus = LabelledCorpus::read(&data.train, config.task, &data.labels).context("data.train")?;
+                let rows = Self::records(config, |row| LabelledCorpus::can_use(row, config.task, &data.labels))?;
+                return Ok(Self { bad: (corpus.report().bad() > 0).then(|| corpus.report().to_string()), ..rows });
+            }
+            // What is wrong with a conversation is said when it is read.
+            Reads::Text => return Self::records(config, |_| true),
+        };
+        Ok(Self { lines, origins, bad: (report.bad() > 0).then(|| report.to_string()) })
     }
-    Ok(rows)
-}
 
-/// Writes the two parts. Returns a sentence about them.
-fn write(rows: &[String], split: f64, cache_dir: &Path) -> Result<String> {
-    let hash = |row: &String| {
-        let bytes = *blake3::hash(row.as_bytes()).as_bytes();
-        u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
-    };
-    let hashes: Vec<u64> = rows.iter().map(hash).collect();
-    let limit = match split < 1.0 {
-        true => (split * u64::MAX as f64) as u64,
-        false => {
-            let mut sorted = hashes.clone();
-            sorted.sort_unstable();
-            sorted.get(split as usize).copied().unwrap_or(u64::MAX)
+    /// Reads the records of the training text that are `wanted`.
+    fn records(config: &Config, wanted: impl Fn(&str) -> bool) -> Result<Self> {
+        let mut rows = Self::default();
+        for file in files(config)? {
+            for (line, record) in records_of(&file).context("data.train")?.into_iter().filter(|(_, row)| wanted(row)) {
+                rows.lines.push(record);
+                rows.origins.push(&file, line);
+            }
         }
-    };
+        Ok(rows)
+    }
 
-    let part = |is_valid: bool| -> Vec<&str> {
-        let chosen = rows.iter().zip(&hashes).filter(|(_, hash)| (**hash < limit) == is_valid);
-        chosen.map(|(row, _)| row.as_str()).collect()
-    };
-    let (train, valid) = (part(false), part(true));
-    anyhow::ensure!(
-        !train.is_empty() && !valid.is_empty(),
-        kiln_data::Error::Invalid(format!(
-            "data.split = {split} leaves {} rows for training and {} for validation, of {}: set another number of rows or fraction",
-            train.len(),
+    /// Writes the two parts. Returns a sentence about them.
+    fn write(&self, split: f64, cache_dir: &Path) -> Result<String> {
+        let hash = |row: &String| {
+            let bytes = *blake3::hash(row.as_bytes()).as_bytes();
+            u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
+        };
+        let hashes: Vec<u64> = self.lines.iter().map(hash).collect();
+        let limit = match split < 1.0 {
+            true => (split * u64::MAX as f64) as u64,
+            false => {
+                let mut sorted = hashes.clone();
+                sorted.sort_unstable();
+                sorted.get(split as usize).copied().unwrap_or(u64::MAX)
+            }
+        };
+
+        let part = |is_valid: bool| -> Vec<usize> {
+            (0..hashes.len()).filter(|row| (hashes[*row] < limit) == is_valid).collect()
+        };
+        let (train, valid) = (part(false), part(true));
+        anyhow::ensure!(
+            !train.is_empty() && !valid.is_empty(),
+            kiln_data::Error::Invalid(format!(
+                "data.split = {split} leaves {} rows for training and {} for validation, of {}: set another number of rows or fraction",
+                train.len(),
+                valid.len(),
+                hashes.len()
+            ))
+        );
+        for (name, part) in [(TRAIN, &train), (VALID, &valid)] {
+            let path = cache_dir.join(name);
+            let lines: Vec<&str> = part.iter().map(|row| self.lines[*row].as_str()).collect();
+            replace_file(&path, (lines.join("\n") + "\n").as_bytes())?;
+            replace_file(&Origins::path_of(&path), self.origins.list(part.iter().copied()).as_bytes())?;
+        }
+        Ok(format!(
+            "data.split: {} of {} rows are for validation, chosen by a hash of each row",
             valid.len(),
-            rows.len()
+            hashes.len()
         ))
-    );
-    for (name, part) in [(TRAIN, &train), (VALID, &valid)] {
-        replace_file(&cache_dir.join(name), (part.join("\n") + "\n").as_bytes())?;
     }
-    Ok(format!("data.split: {} of {} rows are for validation, chosen by a hash of each row", valid.len(), rows.len()))
 }
 
 #[cfg(test)]
@@ -187,10 +217,26 @@ mod tests {
         json!({"text": format!("row {i}")}).to_string()
     }
 
+    fn rows_of(lines: &[String]) -> Rows {
+        let mut rows = Rows { lines: lines.to_vec(), ..Rows::default() };
+        (1..=lines.len() as u64).for_each(|line| rows.origins.push(Path::new("rows.jsonl"), line));
+        rows
+    }
+
+    fn records(path: &Path) -> Vec<String> {
+        records_of(path).expect("written").into_iter().map(|(_, record)| record).collect()
+    }
+
     fn parts(rows: &[String], split: f64) -> [Vec<String>; 2] {
         let folder = tempfile::tempdir().expect("a folder");
-        write(rows, split, folder.path()).expect("two parts");
-        [TRAIN, VALID].map(|name| records_of(&folder.path().join(name)).expect("written"))
+        rows_of(rows).write(split, folder.path()).expect("two parts");
+        let parts = [TRAIN, VALID].map(|name| folder.path().join(name));
+        parts.each_ref().map(|part| {
+            let origins = kiln_data::files::read_text(&Origins::path_of(part)).expect("written");
+            let rows_with_origins = records(part).len() + 1;
+            assert_eq!(origins.lines().count(), rows_with_origins, "{origins}");
+            records(part)
+        })
     }
 
     #[test]
@@ -209,7 +255,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("labels.csv");
         fs::write(&path, "text,label\n\"two\nlines\",good\nplain,bad\n").expect("writable");
-        let rows = records_of(&path).expect("rows");
+        let rows = records(&path);
         let wanted = [json!({"text": "two\nlines", "label": "good"}), json!({"text": "plain", "label": "bad"})];
         assert_eq!(rows, wanted.map(|row| row.to_string()));
     }
@@ -223,7 +269,7 @@ mod tests {
         let train: HashSet<&String> = train.iter().collect();
         assert!(!valid.is_empty() && valid.iter().all(|row| !train.contains(row)));
         let folder = tempfile::tempdir().expect("a folder");
-        let all = write(&rows, 1000.0, folder.path()).expect_err("nothing to train on").to_string();
+        let all = rows_of(&rows).write(1000.0, folder.path()).expect_err("nothing to train on").to_string();
         assert!(all.contains("leaves 0 rows for training"), "{all}");
     }
 }

@@ -113,6 +113,9 @@ impl Scoring<'_> {
         if report.bad() > 0 {
             note(&report.to_string());
         }
+        if let Some(missing) = mix::missing_tags(config, &examples) {
+            note(&missing);
+        }
         Ok(examples)
     }
 

@@ -18,7 +18,7 @@ use super::plan::Plan;
 use super::ranks::compare;
 use super::resume::{resume_or_begin, vocabulary_of_run};
 use super::weights::start_from;
-use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, Resume, Weights, find_resume};
+use crate::checkpoint::{CheckpointError, Checkpoints, RUN_CONFIG_FILE, Resume, Weights, find_resume, read_state};
 use crate::config::task::TASKS;
 use crate::config::{Config, DataConfig, LostReplicas, Task};
 use crate::dataset::labelled::take_classes;
@@ -97,6 +97,9 @@ impl Run {
             if !ranks.is_first() {
                 return Ok((None, Leftovers::none()));
             }
+            if resume {
+                refuse_weights_alone(&checkpoints)?;
+            }
             let before = Before::of(&self.dir);
             let lock = take(&self.dir, resume)?;
             let leftovers = if resume { Leftovers::none() } else { before.guard() };
@@ -168,7 +171,7 @@ impl Run {
         let data = &self.config.data;
         let key = |key: &'static str| if data.is_mixed() { "data.mix" } else { key };
         for (key, files) in [(key("data.train"), data.train_files()), (key("data.valid"), data.valid_files())] {
-            check_rows(&self.config, &files, other_tasks).context(key)?;
+            check_rows(&self.config, &files, other_tasks).map_err(|error| of_both(error, key)).context(key)?;
         }
         Ok(())
     }
@@ -284,6 +287,26 @@ impl Run {
         let shown = |line: &str| if dir == self.dir { line.to_owned() } else { line.replace(&temporary, "") };
         let data = RunData::open(&config, dir, vocabulary, &mut |line| self.note(&shown(line)))?;
         completed(config, data, self.n_devices())
+    }
+}
+
+/// Adds to a problem with the validation text that the training text, which has none, is read in the same way.
+fn of_both(error: kiln_data::Error, key: &str) -> kiln_data::Error {
+    match error {
+        kiln_data::Error::BadRows(found) if key == "data.valid" => kiln_data::Error::BadRows(format!(
+            "{found}\nbut the same keys read data.train, whose rows are read without these flags: give the rows of both the same form"
+        )),
+        other => other,
+    }
+}
+
+/// Refuses to resume a run that was averaged. The weights that a run starts from are its checkpoint of step 0: it begins with them.
+fn refuse_weights_alone(checkpoints: &Checkpoints) -> Result<()> {
+    match checkpoints.list()?.pop() {
+        Some((step, path)) if step > 0 && matches!(read_state(&path), Ok(None)) => {
+            Err(CheckpointError::WeightsOnly(path).into())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -13,6 +13,7 @@ pub use row::{Labelled, LabelledInput};
 
 use super::filter::{RowFilter, repeated, row_hash};
 use super::json::JsonFields;
+use super::origins;
 use super::report::RowReport;
 use super::text::Task;
 use crate::error::{Error, Result};
@@ -71,18 +72,10 @@ impl LabelledCorpus {
             }
         }
         report.add_kept(rows.len() as u64);
-        let name = || files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
-        let remedy = match task {
-            Task::Tagging => {
-                "each line is an object with words and as many tags, such as {\"tokens\": [\"Rome\"], \"tags\": [\"place\"]}: \
-                 fix the rows, name other fields (data.labels.words_field, data.labels.tags_field), or let names of CoNLL files end in \
-                 .conll"
-            }
-            _ => {
-                "each line is an object with a text and its class, such as {\"text\": \"...\", \"label\": \"good\"}: fix the \
-                 rows, name other fields (data.labels.text_field, data.labels.label_field)"
-            }
-        };
+        let name = || origins::names(files.iter().map(PathBuf::as_path)).join(", ");
+        // The first bad row decides where files have several formats.
+        let format = report.shown.first().and_then(|row| FileFormat::by_name(&row.file));
+        let remedy = remedy(task, format.unwrap_or(FileFormat::JSON));
         report.check(config.max_bad_rows, &name, remedy, "data.labels.max_bad_rows")?;
         Ok(Self { rows, names, report })
     }
@@ -112,6 +105,32 @@ impl LabelledCorpus {
     /// Returns all texts, to train a vocabulary on them: of tagged words, joined by spaces.
     pub fn texts(&self) -> Vec<String> {
         self.rows.iter().flat_map(|row| row.input.texts()).collect()
+    }
+}
+
+/// Says what a row of a file in this format looks like.
+fn remedy(task: Task, format: FileFormat) -> &'static str {
+    let is_table = [FileFormat::CSV, FileFormat::TSV].contains(&format);
+    match task {
+        Task::Tagging if format.has_tags() => {
+            "each line has a word and its tag, divided by tabs or spaces, and blank lines divide sentences: fix the rows"
+        }
+        Task::Tagging if is_table => {
+            "each row has words and as many tags, divided by spaces: fix the rows, or name other columns (data.labels.words_field, \
+             data.labels.tags_field)"
+        }
+        Task::Tagging => {
+            "each line is an object with words and as many tags, such as {\"tokens\": [\"Rome\"], \"tags\": [\"place\"]}: fix the rows, \
+             name other fields (data.labels.words_field, data.labels.tags_field), or let names of CoNLL files end in .conll"
+        }
+        _ if is_table => {
+            "each row has a text and its class in two columns: fix the rows, or name other columns (data.labels.text_field, \
+             data.labels.label_field)"
+        }
+        _ => {
+            "each line is an object with a text and its class, such as {\"text\": \"...\", \"label\": \"good\"}: fix the rows, or name other \
+             fields (data.labels.text_field, data.labels.label_field)"
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::LabelConfig;
-use crate::corpus::pairs::flag;
+use crate::corpus::pairs::{check_delimiter, flag};
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader};
@@ -47,6 +47,9 @@ pub(super) fn check_form(path: &Path, task: Task, config: &LabelConfig) -> Resul
             "its lines are words with their tags, and blank lines divide sentences, as in CoNLL files: let its name end in .conll"
                 .to_owned(),
         );
+    }
+    if let Some(rows) = &table {
+        check_delimiter(path, rows)?;
     }
     table.map_or(Ok(()), |rows| refuse(other_names(path, &rows, task, &columns)))
 }
@@ -213,6 +216,22 @@ mod tests {
         let text = check("a.csv", "text,label\na,b\n", Task::Classification, &named).expect_err("no answer");
         assert!(text.contains("none of them is \"answer\"") && text.contains("data.labels.pair_field=NAME"), "{text}");
         assert_eq!(check("a.csv", "text,answer,label\na,b,c\n", Task::Classification, &named), Ok(()));
+    }
+
+    #[test]
+    fn a_delimiter_that_no_table_has_is_named() {
+        let rows: String = (0..20).map(|n| format!("the message {n}|{}\n", ["info", "error"][n % 2])).collect();
+        for name in ["a.csv", "a.tsv"] {
+            let text = refused(name, &format!("text|label\n{rows}"), Task::Classification);
+            let ending = &name[1..];
+            assert!(
+                text.contains("`|` divides each of them evenly") && text.ends_with(&format!("> rows{ending}")),
+                "{text}"
+            );
+            let named =
+                check(name, &format!("sep=|\ntext|label\n{rows}"), Task::Classification, &LabelConfig::default());
+            assert_eq!(named, Ok(()));
+        }
     }
 
     #[test]

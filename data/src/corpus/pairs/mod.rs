@@ -13,7 +13,9 @@ pub use config::{CorpusConfig, CorpusFormat, Header};
 pub(crate) use header::{flag, says_direction, texts_of};
 pub(crate) use row::{Pair, RowParser, length_problem};
 pub use table::Table;
+pub(super) use table::check_delimiter;
 
+use super::origins::{Origins, names};
 use super::{RowReport, json};
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, LineReader, Split, find_files};
@@ -198,6 +200,15 @@ impl PairCorpus {
     ///
     /// If more rows are bad than `max_bad_rows` tolerates, or if no row is usable.
     pub fn read_all(&self) -> Result<(Vec<Example>, RowReport)> {
+        self.read_with_origins(&mut Origins::default())
+    }
+
+    /// Does the same as [`Self::read_all`], and adds the place of each usable row to `origins`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read_all`].
+    pub fn read_with_origins(&self, origins: &mut Origins) -> Result<(Vec<Example>, RowReport)> {
         let parser = RowParser::new(&self.config);
         let mut examples = Vec::new();
         let mut report = RowReport::default();
@@ -208,6 +219,7 @@ impl PairCorpus {
                 match row {
                     Ok(pair) => {
                         report.add_kept(1);
+                        origins.push(path, line);
                         examples.push(Example { source: pair.source.into_owned(), target: pair.target.into_owned() });
                     }
                     Err(problem) => report.add_bad(path, line, &problem),
@@ -225,10 +237,7 @@ impl PairCorpus {
 
     /// Refuses a corpus without rows, or with more bad rows than tolerated.
     pub(crate) fn check(&self, report: &RowReport) -> Result<()> {
-        let name = || {
-            let files: Vec<_> = self.inputs.iter().flat_map(|i| i.files()).map(|f| f.display().to_string()).collect();
-            files.join(", ")
-        };
+        let name = || names(self.inputs.iter().flat_map(|input| input.files())).join(", ");
         if report.rows() == 0 {
             return Err(Error::Invalid(format!("the corpus is empty: {} has no rows", name())));
         }
@@ -236,13 +245,13 @@ impl PairCorpus {
             "raise data.corpus.max_source_len and data.corpus.max_target_len (and model.max_positions)".to_owned()
         } else {
             match self.names_of_first_row() {
-                Some(names) => {
-                    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                    let or_reversed = match texts_of(&names) {
-                        [Some(source), Some(target)] if !says_direction(names[source], names[target]) => OR_REVERSED,
+                Some(fields) => {
+                    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+                    let or_reversed = match texts_of(&fields) {
+                        [Some(source), Some(target)] if !says_direction(fields[source], fields[target]) => OR_REVERSED,
                         _ => "",
                     };
-                    format!("name the fields of the rows: {}{or_reversed}", header::field_flags(&names))
+                    format!("name the fields of the rows: {}{or_reversed}", header::field_flags(&fields))
                 }
                 None => "correct them, or set data.corpus.format if it is not the right one".into(),
             }

@@ -29,17 +29,7 @@ impl Table {
                 (Some(delimiter), rows)
             }
         };
-        if let Some(found) = other_delimiter(&rows) {
-            let ending = if is_tsv { "tsv" } else { "csv" };
-            return Err(Error::corpus(
-                path,
-                format!(
-                    "most of its first rows have one column, and `{found}` divides each of them evenly: name this delimiter in a first \
-                     line, with (echo 'sep={found}'; cat {}) > rows.{ending}",
-                    path.display()
-                ),
-            ));
-        }
+        check_delimiter(path, &rows)?;
         let Found { columns, notes } = Columns::find(path, &rows, config)?;
         Ok(Self { path: path.into(), columns, delimiter, notes })
     }
@@ -61,6 +51,24 @@ impl Table {
         let Columns { source, target, header } = self.columns;
         format!("{format}{} {source} {target}\0", if header { " header" } else { "" })
     }
+}
+
+/// Refuses the first `rows` of a table that another delimiter divides, and says how to name it.
+///
+/// # Errors
+///
+/// If most of the rows have one column.
+pub(in crate::corpus) fn check_delimiter(path: &Path, rows: &[Vec<String>]) -> Result<()> {
+    let Some(found) = other_delimiter(rows) else { return Ok(()) };
+    let ending = if FileFormat::by_name(path) == Some(FileFormat::TSV) { "tsv" } else { "csv" };
+    Err(Error::corpus(
+        path,
+        format!(
+            "most of its first rows have one column, and `{found}` divides each of them evenly: name this delimiter in a first \
+             line, with (echo 'sep={found}'; cat {}) > rows.{ending}",
+            path.display()
+        ),
+    ))
 }
 
 /// Returns the delimiter that divides rows of one column evenly, if most rows are of that kind.

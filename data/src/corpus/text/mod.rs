@@ -18,8 +18,12 @@ pub(crate) use preference::Preference;
 
 use super::RowReport;
 use super::json::{self, JsonFields, NamedField};
+use super::origins::{Origins, names};
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, Split, ending, find_files, is_json_lines, is_plain};
+
+/// Files that a message names.
+const FILES_SHOWN: usize = 4;
 
 /// One file and how it is divided into documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,6 +135,15 @@ impl TextCorpus {
     ///
     /// If more documents are bad than `max_bad_rows` tolerates, or if no document is usable.
     pub fn read_all(&self) -> Result<(Vec<String>, RowReport)> {
+        self.read_with_origins(&mut Origins::default())
+    }
+
+    /// Does the same as [`Self::read_all`], and adds the place where each document begins to `origins`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read_all`].
+    pub fn read_with_origins(&self, origins: &mut Origins) -> Result<(Vec<String>, RowReport)> {
         let mut documents: Vec<String> = Vec::new();
         let mut report = RowReport::default();
         for block in self.blocks() {
@@ -142,6 +155,7 @@ impl TextCorpus {
                     Ok(text) if continues => documents.last_mut().expect("a document's start").push_str(&text),
                     Ok(text) => {
                         report.add_kept(1);
+                        origins.push(path, line);
                         documents.push(text.into_owned());
                     }
                     Err(problem) => report.add_bad(path, line, &problem),
@@ -194,15 +208,19 @@ impl TextCorpus {
     /// Refuses a text without documents, or with more bad ones than tolerated.
     pub(crate) fn check(&self, report: &RowReport) -> Result<()> {
         let name = || {
-            let names: Vec<_> = self.files().take(4).map(|file| file.display().to_string()).collect();
-            let more = self.files.len() - names.len();
-            names.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+            let names = names(self.files());
+            let more = names.len().saturating_sub(FILES_SHOWN);
+            let shown = names[..names.len() - more].join(", ");
+            shown + &if more > 0 { format!(" and {more} more") } else { String::new() }
         };
         if report.rows() == 0 {
             return Err(Error::Invalid(format!("the text is empty: {} has no documents", name())));
         }
         let remedy = match self.field_of_first_row() {
             Some(name) => format!("name the field with the text: --set data.text.field={name}"),
+            None if report.over_long * 2 > report.bad() => {
+                "raise data.text.seq_len (and model.max_positions), or divide the rows".into()
+            }
             None => "correct them, or set data.text.format if it is not the right one".into(),
         };
         report.check(self.config.max_bad_rows, &name, &remedy, "data.text.max_bad_rows")

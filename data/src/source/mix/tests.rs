@@ -287,7 +287,7 @@ fn shares_that_do_not_change_are_those_of_one_weight_and_others_are_told_by_the_
 fn files_of_every_format_are_sources_of_one_mixture() {
     let fixture = Fixture::numbers(N_ROWS[0]);
     let jsonl = crate::formats::records_of(std::path::Path::new("testdata/rows.jsonl.xz")).expect("records");
-    let pairs: Vec<serde_json::Value> = jsonl.iter().map(|row| serde_json::from_str(row).expect("JSON")).collect();
+    let pairs: Vec<serde_json::Value> = jsonl.iter().map(|(_, row)| serde_json::from_str(row).expect("JSON")).collect();
     let table: String = pairs
         .iter()
         .map(|row| format!("{},{}\n", row["src"].as_str().expect("a text"), row["trg"].as_str().expect("a text")))

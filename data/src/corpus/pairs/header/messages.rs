@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::super::{CorpusConfig, Header};
-use super::kind::can_be_names;
+use super::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header};
 use super::texts_of;
 use crate::error::Error;
 
@@ -22,11 +22,16 @@ pub(super) fn lacks_a_column(
     let missing = wanted.iter().zip(found).find(|(_, found)| found.is_none()).map_or("", |(name, _)| name.as_str());
     let is_header = config.header == Header::Yes;
     let row = if is_header { "header" } else { "first row" };
-    let mut text = format!("the {row} has no column \"{missing}\": it has {}", quoted(names));
+    let mut remedies = vec!["if the first row is a pair: --set data.corpus.header=no".to_owned()];
     if is_header || can_be_names(names, others) {
-        text += &format!("\n  to name the columns: {}", kept_flags(names, wanted, found));
+        // The more probable one stands first.
+        let seems = is_header || looks_like_header(names) || differs_in_kind(names, others) || has_usual_name(names);
+        let is_near = seems || [0, 1].into_iter().any(|side| nearest(names, wanted[side], None).is_some());
+        let naming = format!("to name the columns: {}", kept_flags(names, wanted, found));
+        remedies.insert(if is_near { 0 } else { 1 }, naming);
     }
-    Error::corpus(path, text + "\n  if the first row is a pair: --set data.corpus.header=no")
+    let found = format!("the {row} has no column \"{missing}\": it has {}", quoted(names));
+    Error::corpus(path, found + "\n  " + &remedies.join("\n  "))
 }
 
 /// Refuses settings that name some columns and count others.

@@ -182,6 +182,11 @@ fn a_table_without_names_gets_no_names_of_its_texts() {
     let text = find_in(&rows, &named("raw", "iso")).expect_err("no names").to_string();
     assert!(text.contains("the first row has no column \"raw\": it has \"JAN 20 1979\""), "{text}");
     assert!(!text.contains("source_field=JAN") && text.ends_with("--set data.corpus.header=no"), "{text}");
+    // Words might be names, but these are probably a pair.
+    let words: [&[&str]; 3] = [&["ten two five", "dieci due"], &["one", "uno"], &["nine two", "nove due"]];
+    let text = find_in(&words, &named("english", "italian")).expect_err("no names").to_string();
+    let pair = text.find("if the first row is a pair").expect("offered");
+    assert!(text.find("to name the columns").is_some_and(|names| names > pair), "{text}");
     let no = CorpusConfig { header: Header::No, ..named("raw", "iso") };
     assert_eq!(find_in(&rows, &no).expect("pairs").columns, columns(0, 1, false));
 }
