@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use clap::Args;
 use kiln_train::config::{
-    Base, Config, ConfigError, EarlyStopping, GenerateConfig, LengthNormalization, Preset, Resolved, Sources, resolve,
+    Base, Config, ConfigError, EarlyStopping, GenerateConfig, LengthNormalization, Preset, Resolved, Sources,
+    named_task, resolve,
 };
 use kiln_train::device::{DeviceChoice, DeviceError, gpu_hint, machine_of};
 use kiln_train::logging::print::stderr_line;
 use kiln_train::run::TrainedModel;
 
 use super::pool;
+use super::tips::option_for_key;
 
 /// The configuration. A file overrides the preset, and `--set` overrides both.
 #[derive(Debug, Clone, Default, Args)]
@@ -84,6 +86,12 @@ impl ConfigArgs {
         let stem = self.config.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
         let task = self.task.clone().filter(|task| task != "translation");
         stem.or_else(|| self.preset.clone()).or(task)
+    }
+
+    /// Returns the task that an option or the file names.
+    pub(super) fn named_task(&self) -> Option<String> {
+        let (task, file, set) = (self.task.clone(), self.config.clone(), self.set.clone());
+        named_task(&Sources { task, file, set, ..Sources::default() })
     }
 
     /// Returns whether no option was given.
@@ -245,16 +253,10 @@ impl GenerateArgs {
 /// Says which option a command that generates has instead of `--set key=value`.
 fn option_instead_of(assignment: &str) -> Result<Infallible, String> {
     let (key, value) = assignment.split_once('=').unwrap_or((assignment, "VALUE"));
-    let name = key.trim().trim_start_matches("generate.").replace('_', "-");
-    let name = match name.as_str() {
-        "beam-size" => "beam".to_owned(),
-        _ => name,
-    };
     let command = GenerateArgs::augment_args(clap::Command::new("generate"));
-    let is_option = |arg: &clap::Arg| arg.get_long() == Some(&name);
-    let instead = match command.get_arguments().find(|arg| is_option(arg)) {
-        Some(arg) if arg.get_action().takes_values() => format!("write --{name} {}", value.trim()),
-        Some(_) => format!("write --{name}"),
+    let instead = match option_for_key(&command, key.trim()).map(|arg| (arg, arg.get_long().unwrap_or_default())) {
+        Some((arg, name)) if arg.get_action().takes_values() => format!("write --{name} {}", value.trim()),
+        Some((_, name)) => format!("write --{name}"),
         None => "--help lists the options of this command".into(),
     };
     Err(format!("--set changes the configuration of a training run; {instead}"))

@@ -25,7 +25,7 @@ pub(super) struct OfRunArgs {
     pub run: Option<PathBuf>,
 
     /// Looks at a new run that starts from this one, as kiln train --from does
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["config", "preset"])]
+    #[arg(long, value_name = "RUN", conflicts_with = "preset")]
     pub from: Option<PathBuf>,
 }
 
@@ -52,7 +52,8 @@ impl ConfigArgs {
             return Err(Usage(text).into());
         }
         let from = named.from.as_deref().map(|from| TrainedModel::find(from, None)).transpose()?;
-        let base = from.as_ref().map(|from| base_of(from, self.task.as_deref())).transpose()?;
+        let task = self.named_task();
+        let base = from.as_ref().map(|from| base_of(from, task.as_deref())).transpose()?;
         let fine_tunes = base.is_some();
         let Resolved { config, base, notes, .. } = resolve(&Sources { base, fine_tunes, ..self.sources(&[], device) })?;
         preset_line(&base).into_iter().chain(notes).for_each(|note| stderr_line!("{note}"));

@@ -1,8 +1,12 @@
 //! Tips for options that a command does not have: its own option, or the key of the configuration, that was meant.
 
+use std::path::Path;
+
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Command};
 use kiln_train::config::meant_by;
+
+use super::lines::shell_path;
 
 /// Explains an `error` about an option that the command of these `words` does not have. Returns lines to print below the error,
 /// and removes guesses of the error that these lines replace or that no help mentions.
@@ -13,9 +17,12 @@ pub(super) fn explain(error: &mut clap::Error, words: &[String]) -> Vec<String> 
     root.build();
     let command = called(&root, words);
 
-    let tips = tips(command, &name);
+    let tips = match tip_for_text(command, Path::new(option)) {
+        Some(tip) => vec![tip],
+        None => tips(command, &name),
+    };
     let is_hidden = match error.get(ContextKind::SuggestedArg) {
-        Some(ContextValue::String(guess)) => !shown(command).any(|arg| is_named(arg, guess)),
+        Some(ContextValue::String(guess)) => !shown(command).filter_map(Arg::get_long).any(|long| is_same(long, guess)),
         _ => false,
     };
     if is_hidden || !tips.is_empty() {
@@ -51,9 +58,9 @@ fn called<'a>(root: &'a Command, words: &[String]) -> &'a Command {
 /// Returns a line for each option of the `command` that `name` means, else one for each key that its `--set` accepts.
 fn tips(command: &Command, name: &str) -> Vec<String> {
     let meant = meant_by(name);
-    let names: Vec<&str> = [name].into_iter().chain(meant.iter().map(|meant| option_of(meant))).collect();
-    let options = shown(command).filter(|arg| names.iter().any(|name| is_named(arg, name))).filter_map(Arg::get_long);
-    let options: Vec<String> = options.map(|long| format!("  tip: the option of this command is --{long}")).collect();
+    let options: Vec<String> = options_for(command, name, &meant)
+        .map(|option| format!("  tip: the option of this command is --{option}"))
+        .collect();
     if !options.is_empty() {
         return options;
     }
@@ -62,23 +69,46 @@ fn tips(command: &Command, name: &str) -> Vec<String> {
     keys.map(|key| format!("  tip: {key} is a key of the configuration: --set {key}=VALUE")).collect()
 }
 
+/// Returns a line that says how the `command` takes a text, if there is one at `path`.
+fn tip_for_text(command: &Command, path: &Path) -> Option<String> {
+    let set = command.get_arguments().find(|arg| arg.get_long() == Some("set"));
+    let option = match set.is_some_and(|set| accepts(set, "data.train")) {
+        true => "--set data.train=",
+        false => shown(command).find(|arg| arg.get_long() == Some("data")).map(|_| "--data ")?,
+    };
+    path.exists().then(|| format!("  tip: this command takes a text with {option}{}", shell_path(path)))
+}
+
+/// Returns the names of the options of the `command` that are called `name`, or that set what it means: `num_beams` means
+/// `generate.beam_size`, and so does `--beam`.
+fn options_for<'a>(command: &'a Command, name: &'a str, meant: &'a [String]) -> impl Iterator<Item = &'a str> {
+    let is_meant = move |long: &str| {
+        is_same(long, name)
+            || meant.iter().any(|meant| is_same(long, last_part(meant)) || meant_by(long).contains(meant))
+    };
+    shown(command).filter_map(Arg::get_long).filter(move |long| is_meant(long))
+}
+
+/// Returns the option of the `command` that sets the `key` of the configuration.
+pub(super) fn option_for_key<'a>(command: &'a Command, key: &str) -> Option<&'a Arg> {
+    let meant = meant_by(key);
+    let long = options_for(command, last_part(key), &meant).next()?.to_owned();
+    command.get_arguments().find(|arg| arg.get_long() == Some(&long))
+}
+
 /// Returns the options that the help of the `command` lists.
 fn shown(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| !arg.is_hide_set())
 }
 
-/// Returns whether the option `arg` is called `name`, up to dashes, underscores and capitals.
-fn is_named(arg: &Arg, name: &str) -> bool {
-    let name = name.trim_start_matches('-').replace('_', "-");
-    arg.get_long().is_some_and(|long| long.eq_ignore_ascii_case(&name))
+/// Returns whether the option `long` is called `name`, up to dashes, underscores and capitals.
+fn is_same(long: &str, name: &str) -> bool {
+    long.eq_ignore_ascii_case(&name.trim_start_matches('-').replace('_', "-"))
 }
 
-/// Returns the name of the option that sets what `meant` sets: an option or a key.
-fn option_of(meant: &str) -> &str {
-    match meant.rsplit('.').next().unwrap_or(meant) {
-        "beam_size" => "beam",
-        name => name,
-    }
+/// Returns the last part of a key, or an option as it is.
+fn last_part(meant: &str) -> &str {
+    meant.rsplit('.').next().unwrap_or(meant)
 }
 
 /// Returns whether the option `set` of a command accepts a value of `key`.
@@ -131,6 +161,7 @@ mod tests {
             ("--lora", set("model.lora.rank")),
             ("--max_new_tokens", set("generate.max_new_tokens")),
             ("--output_dir", option("--run")),
+            ("--sample_packing", option("--packing")),
             ("--model-name-or-path", option("--from")),
             ("--plain-operators", option("--reference-operators")),
         ] {
@@ -154,6 +185,21 @@ mod tests {
                 assert!(tips.is_empty() && !said.contains("--set"), "{command}: {said} {tips:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_text_is_answered_with_the_option_that_takes_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let text = folder.path().display().to_string();
+        assert_eq!(
+            answer(&["data", "stats", "--task", "lm", &text]).1,
+            [format!("  tip: this command takes a text with --set data.train={text}")]
+        );
+        assert_eq!(
+            answer(&["evaluate", "x", &text]).1,
+            [format!("  tip: this command takes a text with --data {text}")]
+        );
+        assert!(answer(&["data", "stats", "no-such-file"]).1.is_empty());
     }
 
     #[test]

@@ -38,19 +38,19 @@ pub enum LoraTarget {
     #[serde(alias = "v_proj", alias = "v", alias = "v_lin")]
     Value,
     /// Queries, keys and values together: one adapter for the three, as GPT-2's `c_attn`.
-    #[serde(alias = "c_attn", alias = "query_key_value", alias = "qkv_proj")]
+    #[serde(alias = "c_attn", alias = "query_key_value", alias = "qkv_proj", alias = "Wqkv")]
     Qkv,
     /// The projection after attention.
     #[serde(alias = "o_proj", alias = "out_proj", alias = "o", alias = "out_lin")]
     Output,
     /// The gate of SwiGLU and GEGLU.
-    #[serde(alias = "gate_proj")]
+    #[serde(alias = "gate_proj", alias = "wi_0")]
     Gate,
     /// The first projection of the feed-forward layer.
-    #[serde(alias = "up_proj", alias = "fc1", alias = "c_fc", alias = "lin1", alias = "wi")]
+    #[serde(alias = "up_proj", alias = "fc1", alias = "c_fc", alias = "lin1", alias = "wi", alias = "wi_1")]
     Up,
     /// The second projection of the feed-forward layer.
-    #[serde(alias = "down_proj", alias = "fc2", alias = "lin2")]
+    #[serde(alias = "down_proj", alias = "fc2", alias = "lin2", alias = "wo")]
     Down,
 }
 

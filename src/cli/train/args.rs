@@ -145,10 +145,10 @@ impl Args {
     /// Returns the run: its folder, its validated configuration and its options; and whether it is resumed. Ranks take the
     /// folder that rank 0 has chosen.
     pub(super) fn run(&self, link: Option<Link>, device: DeviceChoice) -> Result<(Run, bool)> {
-        let ConfigArgs { config, preset, task, .. } = &self.config;
-        if self.from.is_some() && (config.is_some() || preset.is_some()) {
-            let text = "--from takes model, vocabulary and settings from that run, so --preset and --config have no place; change \
-                        single keys with --set";
+        let preset = &self.config.preset;
+        if self.from.is_some() && preset.is_some() {
+            let text = "--from takes model, vocabulary and settings from that run, so --preset has no place; change keys with --set or \
+                        --config";
             return Err(Usage(text.into()).into());
         }
         if self.resume == Some(Resume::Run) && preset.is_some() {
@@ -186,6 +186,7 @@ impl Args {
                 Err(_) => None,
             }
         } else {
+            let task = self.config.named_task();
             let mut base = from.as_ref().map(|run| base_of(run, task.as_deref())).transpose()?;
             if let Some(base) = base.as_mut().filter(|_| self.new_vocabulary) {
                 (base.model.source_vocab_size, base.model.target_vocab_size) = (0, 0);
@@ -291,7 +292,8 @@ impl Args {
     /// Chooses the folder of a new run whose configuration starts from `base`.
     fn new_folder(&self, base: &Base) -> Result<PathBuf> {
         let named = self.run.as_deref();
-        if let Some(path) = &self.from {
+        // A configuration file gives its name.
+        if let (Some(path), None) = (&self.from, &self.config.config) {
             // Not next to a model folder, which is not a run.
             let path = if is_model_folder(path) {
                 &folder::default_for(&path.file_name().unwrap_or_default().to_string_lossy())

@@ -2,9 +2,13 @@
 
 use super::Config;
 
+/// From so many epochs on, several of them lie between validations.
+const N_VALIDATIONS: f64 = 10.0;
+
 impl Config {
     /// Sets the steps that `train.epochs` and `optim.warmup_ratio` mean for an epoch of `batches_per_epoch` on all devices. A warm-up
-    /// that would take half of the run becomes a tenth of it, and validations come at least once per epoch.
+    /// that would take half of the run becomes a tenth of it. Validations come after each epoch, and of many short epochs after every
+    /// few, about ten times in all.
     pub(crate) fn take_epochs(&mut self, batches_per_epoch: u64, n_devices: usize) {
         if self.train.epochs > 0.0 {
             let per_step = (self.train.grad_accum_steps * n_devices).max(1) as f64;
@@ -15,7 +19,8 @@ impl Config {
             }
             for every in [&mut self.train.validate_every, &mut self.train.save_every] {
                 if *every >= self.train.steps {
-                    *every = (per_epoch.ceil() as u64).clamp(1, self.train.steps);
+                    let epochs = (self.train.epochs / N_VALIDATIONS).ceil();
+                    *every = ((epochs * per_epoch).ceil() as u64).clamp(1, self.train.steps);
                 }
             }
         }
@@ -45,6 +50,10 @@ mod tests {
         let again = config.clone();
         config.take_epochs(400, 1);
         assert_eq!(config, again, "a run that is resumed keeps its length");
+        let mut short = presets::tiny();
+        short.train.epochs = 30.0;
+        short.take_epochs(5, 1);
+        assert_eq!((short.train.steps, short.train.validate_every), (150, 15), "every three epochs");
         config.take_epochs(400, 2);
         assert_eq!((config.train.steps, config.optim.warmup_steps), (250, 25), "a warm-up that leaves time");
     }

@@ -88,14 +88,11 @@ impl Config {
         let rate = format!("{rate:.1e}").parse().unwrap_or(rate);
         let before = self.optim.lr;
         let shown: f64 = format!("{before:.2e}").parse().unwrap_or(before);
-        self.optim.lr = rate.min(before);
-        let text = || {
-            format!(
-                "optim.lr {}, a rate for {what}, instead of {shown} (--set optim.lr=... decides otherwise)",
-                self.optim.lr
-            )
-        };
-        (self.optim.lr < before).then(text)
+        if shown <= rate {
+            return None; // equal up to rounding
+        }
+        self.optim.lr = rate;
+        Some(format!("optim.lr {rate}, a rate for {what}, instead of {shown} (--set optim.lr=... decides otherwise)"))
     }
 }
 

@@ -53,9 +53,9 @@ pub use loss_scale::LossScaleConfig;
 pub use machine::Machine;
 pub use mix::{MixEntry, MixWeight};
 pub use presets::Preset;
-#[doc(hidden)]
-pub use resolve::meant_by;
 pub use resolve::{Base, Chosen, ConfigError, Resolved, Sources, load, resolve};
+#[doc(hidden)]
+pub use resolve::{meant_by, named_task};
 
 /// Everything that decides what a run does. Two runs with equal configurations and equal data give equal weights on the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -3,6 +3,8 @@
 use burn::tensor::{ExecutionError, TensorReadError};
 use thiserror::Error;
 
+use crate::units::first_few;
+
 /// The reasons why lines cannot be translated or prompts cannot be continued.
 #[derive(Debug, Error)]
 pub enum GenerateError {
@@ -159,15 +161,7 @@ impl From<GenerateError> for Interruption {
     }
 }
 
-/// Line numbers that an error names.
-const SHOWN: usize = 10;
-
 /// Names further lines with the same problem.
 fn further(lines: &[usize]) -> String {
-    let shown: Vec<String> = lines.iter().take(SHOWN).map(usize::to_string).collect();
-    match lines.len().saturating_sub(SHOWN) {
-        _ if lines.is_empty() => String::new(),
-        0 => format!("; too long, too: {}", shown.join(", ")),
-        more => format!("; too long, too: {} and {more} more", shown.join(", ")),
-    }
+    if lines.is_empty() { String::new() } else { format!("; too long, too: {}", first_few(lines)) }
 }

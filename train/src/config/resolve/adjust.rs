@@ -37,20 +37,28 @@ pub(super) fn adjust(merged: Merged, sources: &Sources) -> Adjusted {
     Adjusted { config, base, set, report }
 }
 
-/// Lets `train.steps` and `train.epochs` on the command line replace each other, and sets the warm-up that a ratio means.
+/// Lets `train.steps` and `train.epochs` replace each other, as `data.split` and `data.valid`: the command line wins over the file, and
+/// both over a run to start from. Sets the warm-up that a ratio means.
 fn choose_length(config: &mut Config, report: &mut Report) {
     let on_command_line = |key: &str| report.origins.get(key).filter(|origin| origin.line == usize::MAX).cloned();
+    // The other one may come from a run to start from.
+    let pairs = [("train.steps", "train.epochs"), ("data.split", "data.valid"), ("data.valid", "data.split")];
+    let [only_steps, only_split, only_valid] =
+        pairs.map(|(key, other)| report.origins.contains_key(key) && !report.origins.contains_key(other));
     let split = ["data.split", "data.valid"].map(on_command_line);
     match ["train.steps", "train.epochs"].map(on_command_line) {
         [Some(steps), Some(_)] if config.train.epochs > 0.0 => {
             report.problem(Some(&steps), "train.steps is set next to train.epochs; name one of the two".into());
         }
         [Some(_), None] => config.train.epochs = 0.0,
+        _ if only_steps => config.train.epochs = 0.0,
         _ => {}
     }
     match split {
         [Some(_), None] => config.data.valid.clear(),
         [None, Some(_)] => config.data.split = 0.0,
+        _ if only_split => config.data.valid.clear(),
+        _ if only_valid => config.data.split = 0.0,
         _ => {}
     }
     choose_text(config, |key| report.origins.contains_key(key));
@@ -136,6 +144,27 @@ mod tests {
         mixed.data.mix_temperature = Some(2.0);
         let files = over(&mixed, "data.train=c.tsv").data;
         assert_eq!((files.train, files.mix.len(), files.mix_temperature), (vec!["c.tsv".into()], 0, None));
+    }
+
+    #[test]
+    fn a_file_changes_what_a_run_to_start_from_has() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("tune.toml");
+        let over = |run: &Config, text: &str| {
+            std::fs::write(&file, text).expect("writable");
+            let sources =
+                Sources { base: Some(run.clone()), fine_tunes: true, file: Some(file.clone()), ..Sources::default() };
+            crate::config::resolve::resolve(&sources).map(|resolved| resolved.config)
+        };
+        let mut run = presets::gpt2_tiny();
+        (run.data.train, run.data.valid, run.train.epochs) = (vec!["a.txt".into()], vec!["v.txt".into()], 3.0);
+        let text = "[data]\ntrain = \"b.txt\"\nsplit = 0.1\n[train]\nsteps = 50\n[optim]\nlr = 0.5\n";
+        let tuned = over(&run, text).expect("valid");
+        assert_eq!((tuned.train.steps, tuned.train.epochs, tuned.optim.lr), (50, 0.0, 0.5));
+        assert_eq!((tuned.data.split, tuned.data.valid.len(), &tuned.model), (0.1, 0, &run.model));
+        assert_eq!(over(&run, &tuned.to_toml()).expect("its own file"), tuned);
+        let error = over(&run, "preset = \"gpt2-tiny\"\n").expect_err("a preset").to_string();
+        assert!(error.contains("preset = \"gpt2-tiny\" has no place next to --from"), "{error}");
     }
 
     #[test]

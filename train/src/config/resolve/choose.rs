@@ -74,6 +74,17 @@ pub(super) fn choose(given: Given, sources: &Sources) -> Based {
         (None, None) => None,
     };
 
+    let named = match named {
+        Some((name, origin)) if sources.fine_tunes => {
+            let problem = format!(
+                "preset = {name:?} has no place next to --from, which takes model, vocabulary and settings from that run; remove it"
+            );
+            report.problem(origin.as_ref(), problem);
+            None
+        }
+        named => named,
+    };
+
     let (defaults, base) = match (named, &sources.base) {
         (Some((name, origin)), _) => {
             let preset = name.parse().unwrap_or_else(|problem| {

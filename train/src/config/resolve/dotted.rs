@@ -33,6 +33,14 @@ pub(in crate::config) fn lookup<'a>(table: &'a Table, key: &str) -> Option<&'a V
     section.get(last)
 }
 
+/// As [`lookup`], to change the value.
+pub(super) fn lookup_mut<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
+    match key.split_once('.') {
+        Some((section, rest)) => lookup_mut(table.get_mut(section)?.as_table_mut()?, rest),
+        None => table.get_mut(key),
+    }
+}
+
 /// Sets a dotted key. Creates missing sections and replaces values where a section is needed.
 pub(super) fn insert(table: &mut Table, key: &str, value: Value) {
     match key.split_once('.') {

@@ -1,14 +1,24 @@
-//! Lists that are written without quotes, and LoRA's names for all projections.
+//! Lists that are written without quotes, and names of `peft` for several projections.
 
-use toml::{Table, Value};
-
-use super::dotted::lookup;
+use kiln_model::hf::adapter_problems;
+use kiln_model::{LoraConfig, LoraTarget, TransformerConfig};
+use toml::Value;
 
 /// Lists of files. `--set` adds to them, where it replaces other keys.
 pub(super) const FILES: [&str; 2] = ["data.train", "data.valid"];
 
-/// The projections of a layer, without the gate.
-const PROJECTIONS: [&str; 6] = ["query", "key", "value", "output", "up", "down"];
+/// Names of modules in `transformers` that stand for one or several targets of LoRA. A module that two sublayers have is both of them,
+/// as for `peft`. Names for a single target are aliases of [`LoraTarget`].
+const MODULES: [(&str, &[&str]); 8] = [
+    ("c_proj", &["output", "down"]),
+    ("attn.c_proj", &["output"]),
+    ("mlp.c_proj", &["down"]),
+    ("dense", &["output", "up", "down"]),
+    ("attention.output.dense", &["output"]),
+    ("intermediate.dense", &["up"]),
+    ("output.dense", &["down"]),
+    ("gate_up_proj", &["gate", "up"]),
+];
 
 /// Returns the items of a value that may be one string.
 pub(super) fn listed(key: &str, value: Value) -> Vec<Value> {
@@ -28,15 +38,46 @@ fn list_of(key: &str, text: &str) -> Vec<Value> {
     }
 }
 
-/// Replaces peft's `all-linear` by the names of all projections that the `preset`'s model has.
-pub(super) fn with_all_targets(key: &str, value: Value, preset: &Table) -> Value {
-    let is_all = |item: &Value| item.as_str().is_some_and(|name| ["all-linear", "all_linear", "all"].contains(&name));
+/// Replaces names of `peft` that stand for several targets of LoRA: `all-linear`, and modules of `transformers`. `model` is the one that
+/// gets the adapters, unless other keys change it.
+pub(super) fn with_all_targets(key: &str, value: Value, model: &TransformerConfig) -> Value {
     match value {
-        Value::Array(items) if key == "model.lora.targets" && items.iter().any(is_all) => {
-            let activation = lookup(preset, "model.activation").and_then(Value::as_str).unwrap_or_default();
-            let gate = ["swiglu", "geglu"].contains(&activation).then_some("gate");
-            Value::Array(PROJECTIONS.into_iter().chain(gate).map(Value::from).collect())
+        Value::Array(items) if key == "model.lora.targets" => {
+            let mut targets: Vec<Value> = Vec::new();
+            for target in items.into_iter().flat_map(|item| targets_of(item, model)) {
+                if !targets.contains(&target) {
+                    targets.push(target);
+                }
+            }
+            Value::Array(targets)
         }
         value => value,
     }
+}
+
+/// Returns what one name stands for.
+fn targets_of(item: Value, model: &TransformerConfig) -> Vec<Value> {
+    let Some(name) = item.as_str() else { return vec![item] };
+    if ["all-linear", "all_linear", "all"].contains(&name) {
+        return all_linear(model);
+    }
+    let several = MODULES.into_iter().find(|(module, _)| *module == name).map(|(_, targets)| targets);
+    let last = || vec![Value::from(name.rsplit('.').next().unwrap_or(name))];
+    several.map_or_else(last, |targets| targets.iter().copied().map(Value::from).collect())
+}
+
+/// Returns all projections of a layer, queries, keys and values as one where `transformers` has one module for them.
+fn all_linear(model: &TransformerConfig) -> Vec<Value> {
+    use LoraTarget::{Down, Gate, Key, Output, Qkv, Query, Up, Value as Values};
+    let with = |attention: &[LoraTarget]| {
+        let gate = model.activation.is_gated().then_some(Gate);
+        attention.iter().copied().chain([Output, Up, Down]).chain(gate).collect::<Vec<_>>()
+    };
+    let (apart, together) = (with(&[Query, Key, Values]), with(&[Qkv]));
+    let has_modules = |targets: &[LoraTarget]| {
+        let lora = LoraConfig { rank: 1, targets: targets.to_vec(), ..LoraConfig::default() };
+        adapter_problems(&TransformerConfig { lora, ..model.clone() }).is_empty()
+    };
+    let targets = if !has_modules(&apart) && has_modules(&together) { together } else { apart };
+    targets.into_iter().map(|target| Value::try_from(target).expect("a name")).collect()
 }

@@ -9,10 +9,10 @@ use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
 use super::choose::{Base, Based};
-use super::dotted::{insert, leaves, lookup, remove};
+use super::dotted::{insert, leaves, lookup, lookup_mut, remove};
 use super::epochs;
 use super::lists::{listed, with_all_targets};
-use super::mistakes::explain;
+use super::mistakes::{correct_mix, explain};
 use super::report::{Origin, Report};
 use crate::config::Config;
 use crate::config::set_keys::SetKeys;
@@ -38,6 +38,7 @@ pub(super) fn merge(based: Based) -> Merged {
 /// Reads `defaults` with `values` over them, and reports each key that cannot be read. Returns `None` if the other keys cannot be read
 /// either.
 pub(super) fn read_over(defaults: &Config, values: &[(String, Value)], report: &mut Report) -> Option<Config> {
+    let model = &defaults.model;
     let defaults = Table::try_from(defaults).expect("a configuration has string keys and plain values");
     let mut known = Vec::new();
     leaves(&defaults, "", &mut known);
@@ -45,7 +46,7 @@ pub(super) fn read_over(defaults: &Config, values: &[(String, Value)], report: &
     let mut table = defaults.clone();
     for (key, value) in values {
         let value = fitting(key, value.clone(), lookup(&defaults, key), report.origins.get(key));
-        let value = with_all_targets(key, value, &defaults);
+        let value = with_all_targets(key, value, model);
         insert(&mut table, key, value);
     }
 
@@ -61,6 +62,11 @@ pub(super) fn read_over(defaults: &Config, values: &[(String, Value)], report: &
         let problem = epochs::explain(&key, &table).unwrap_or_else(|| explain(&key, error.inner(), &known));
         let origin = report.origin(&key).cloned();
         report.problem(origin.as_ref(), problem);
+        if let Some(mix) = lookup_mut(&mut table, &key)
+            && correct_mix(&key, error.inner(), mix)
+        {
+            continue;
+        }
         // The same mistake again: its path is not the path of the key, so removing the key does not help.
         if !reported.insert(key.clone()) {
             return None;

@@ -5,19 +5,17 @@ use std::collections::BTreeSet;
 use toml::Value;
 
 use super::other_names::{is_number_of_layers, layer_keys, other_name};
+use super::other_values::other_value;
 use crate::config::suggest::{did_you_mean, nearest};
 
 /// Describes in one sentence why a key could not be read.
 pub(super) fn explain(key: &str, error: &toml::de::Error, known: &[(String, Value)]) -> String {
     let message = error.message().trim();
     let section = key.rsplit_once('.').map(|(section, _)| section);
-    if key == "data.mix" && message.starts_with("unknown field") {
-        let mut names = message.split('`').skip(1).step_by(2);
-        let found = names.next().unwrap_or_default();
-        let known: Vec<&str> = names.collect();
-        let meant = match did_you_mean(found, known.iter().copied()) {
-            none if none.is_empty() => format!("; the known keys are {}", known.join(", ")),
-            meant => meant,
+    if let Some((found, known)) = unknown_key_of_mix(key, message) {
+        let meant = match meant_in_mix(found, &known) {
+            None => format!("; the known keys are {}", known.join(", ")),
+            Some(meant) => format!("; did you mean {meant}?"),
         };
         return format!("data.mix has a source with the unknown key {found}{meant}");
     }
@@ -28,6 +26,9 @@ pub(super) fn explain(key: &str, error: &toml::de::Error, known: &[(String, Valu
         let (found, expected) = rest.split_once(", expected ").unwrap_or((rest, ""));
         let names: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
         let found = found.trim_matches('`');
+        if let Some(flags) = other_value(key, found) {
+            return format!("{key} = {found:?} is not known; did you mean {flags}?");
+        }
         return format!(
             "{key} = {found:?} is not known{}; one of {}",
             did_you_mean(found, names.iter().copied()),
@@ -47,6 +48,50 @@ pub(super) fn explain(key: &str, error: &toml::de::Error, known: &[(String, Valu
         other => other,
     };
     format!("{key}: found {}, wanted {wanted}", found.replace('`', ""))
+}
+
+/// Returns the unknown key of a source of `data.mix` that `message` is about, and the known ones.
+fn unknown_key_of_mix<'a>(key: &str, message: &'a str) -> Option<(&'a str, Vec<&'a str>)> {
+    if key != "data.mix" || !message.starts_with("unknown field") {
+        return None;
+    }
+    let mut names = message.split('`').skip(1).step_by(2);
+    Some((names.next()?, names.collect()))
+}
+
+/// Returns the key of a source of `data.mix` that was probably meant.
+fn meant_in_mix<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
+    let other = OTHER_NAMES_IN_MIX.into_iter().find(|(other, _)| *other == found).map(|(_, meant)| meant);
+    nearest(other.unwrap_or(found), known.iter().copied())
+}
+
+/// What others call the keys of a source.
+const OTHER_NAMES_IN_MIX: [(&str, &str); 9] = [
+    ("path", "train"),
+    ("file", "train"),
+    ("files", "train"),
+    ("data", "train"),
+    ("ratio", "weight"),
+    ("share", "weight"),
+    ("probability", "weight"),
+    ("prefix", "tag"),
+    ("source", "name"),
+];
+
+/// Gives an unknown key of the sources in `mix` the name that was probably meant, or removes it, so that further mistakes are found.
+/// Returns whether the `error` was about such a key.
+pub(super) fn correct_mix(key: &str, error: &toml::de::Error, mix: &mut Value) -> bool {
+    let message = error.message().trim();
+    let Some((found, known)) = unknown_key_of_mix(key, message) else { return false };
+    let meant = meant_in_mix(found, &known);
+    for source in mix.as_array_mut().into_iter().flatten().filter_map(Value::as_table_mut) {
+        if let Some(value) = source.remove(found)
+            && let Some(meant) = meant
+        {
+            source.entry(meant).or_insert(value);
+        }
+    }
+    true
 }
 
 fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> String {

@@ -20,6 +20,7 @@ mod meant;
 mod merge;
 mod mistakes;
 mod other_names;
+mod other_values;
 mod read;
 mod report;
 mod sources;
@@ -53,6 +54,13 @@ pub fn resolve(sources: &Sources) -> Result<Resolved, ConfigError> {
     let merged = merge::merge(based);
     let adjusted = adjust::adjust(merged, sources);
     check::check(adjusted, sources)
+}
+
+/// Returns the task that the sources name, as they spell it.
+#[doc(hidden)]
+pub fn named_task(sources: &Sources) -> Option<String> {
+    let given = read::read(sources).values.into_iter().rev();
+    given.into_iter().find(|(key, _)| key == "task").and_then(|(_, task)| task.as_str().map(str::to_owned))
 }
 
 #[cfg(test)]

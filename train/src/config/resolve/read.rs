@@ -114,6 +114,11 @@ impl Given {
                 .report
                 .problem(Some(&origin), format!("{key:?} is not a key; write for example --set optim.lr=3e-4"));
         }
+        if let Some(list) = item_of_list(key) {
+            let problem =
+                format!("items of a list cannot be changed one by one; set all of {list}, or change the file");
+            return self.report.problem(Some(&origin), problem);
+        }
         // Anything that is not a TOML value is text, so paths and names need no quotes.
         let parsed = toml::from_str::<Table>(&format!("value = {text}")).ok().filter(|table| table.len() == 1);
         let value = parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| Value::String(text.into()));
@@ -130,4 +135,11 @@ impl Given {
         }
         self.values.push((key.into(), value));
     }
+}
+
+/// Returns the list that a key such as `data.mix.0.weight` names an item of.
+fn item_of_list(key: &str) -> Option<&str> {
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut dots = key.match_indices('.').map(|(at, _)| at);
+    dots.find(|at| is_number(key[at + 1..].split('.').next().unwrap_or_default())).map(|at| &key[..at])
 }

@@ -204,7 +204,7 @@ fn files_add_up_and_other_keys_are_replaced_with_a_note() {
 
 #[test]
 fn projections_have_the_names_of_transformers_and_of_kiln() {
-    use kiln_model::LoraTarget::{Down, Gate, Key, Output, Query, Up, Value};
+    use kiln_model::LoraTarget::{Down, Gate, Key, Output, Qkv, Query, Up, Value};
     let targets = |preset: &str, list: &str| {
         let set = ["model.lora.rank=8", &format!("model.lora.targets={list}")];
         load_set(Some(preset), &set).expect("valid").model.lora.targets
@@ -212,7 +212,36 @@ fn projections_have_the_names_of_transformers_and_of_kiln() {
     assert_eq!(targets("llama-125m", "q_proj,v_proj"), [Query, Value]);
     assert_eq!(targets("gpt2-124m", "[query, \"up\"]"), [Query, Up]);
     assert_eq!(targets("llama-125m", "all-linear"), [Query, Key, Value, Output, Up, Down, Gate]);
-    assert_eq!(targets("gpt2-124m", "all-linear"), [Query, Key, Value, Output, Up, Down]);
+    assert_eq!(targets("gpt2-124m", "all-linear"), [Qkv, Output, Up, Down], "one module, as peft has it");
+    assert_eq!(targets("gpt2-124m", "c_attn,c_proj,c_fc"), [Qkv, Output, Down, Up]);
+    assert_eq!(targets("gpt2-124m", "[attn.c_proj, mlp.c_fc]"), [Output, Up]);
+    assert_eq!(targets("bert-small", "query,value,dense"), [Query, Value, Output, Up, Down]);
+    assert_eq!(targets("llama-125m", "self_attn.q_proj,gate_up_proj,wo"), [Query, Gate, Up, Down]);
+    assert_eq!(targets("tiny", "all-linear"), [Query, Key, Value, Output, Up, Down]);
+    let problem = only_problem(load_set(Some("gpt2-124m"), &["model.lora.targets=c_porj"]));
+    assert!(problem.contains("\"c_porj\" is not known"), "{problem}");
+}
+
+#[test]
+fn all_mistakes_in_the_sources_of_a_mixture_are_named_at_once() {
+    let sources =
+        "[{ name = \"a\", path = \"a.tsv\", weigth = 3, foo = 1 }, { name = \"b\", train = \"b.tsv\", weigth = 1 }]";
+    let mix = format!("data.mix={sources}");
+    let problems = load_set(Some("tiny"), &[&mix, "data.train=c.tsv"]).expect_err("mistakes").problems;
+    for wanted in [
+        "unknown key path; did you mean train?",
+        "unknown key weigth; did you mean weight?",
+        "unknown key foo",
+        "data.train",
+    ] {
+        assert!(problems.iter().any(|problem| problem.contains(wanted)), "{wanted}: {problems:?}");
+    }
+
+    let problem = only_problem(load_set(Some("tiny"), &["data.mix.0.weight=5"]));
+    assert!(
+        problem.starts_with("--set data.mix.0.weight=5: items of a list") && problem.contains("all of data.mix"),
+        "{problem}"
+    );
 }
 
 #[test]
