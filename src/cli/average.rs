@@ -10,6 +10,7 @@ use kiln_train::config::{BestMetric, Config};
 use kiln_train::logging::METRICS_FILE;
 use kiln_train::logging::print::{stderr_line, stdout_line};
 use kiln_train::run::{NewRun, RunError, folder};
+use kiln_train::units::counted;
 use serde_json::Value;
 
 use super::error::Usage;
@@ -62,8 +63,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let averaged = average(&paths).with_context(|| {
         format!("averaging checkpoints of {} (move a damaged one away to average the others)", args.run.display())
     })?;
-    let path = new.finish(&averaged)?;
-    stdout_line!("{}", path.display());
+    new.finish(&averaged)?;
+    stdout_line!("{}", out.display());
     Ok(())
 }
 
@@ -77,11 +78,12 @@ fn choose(run: &Path, which: &Which) -> Result<Vec<(u64, PathBuf)>> {
     };
     if n == 0 || n > candidates.len() {
         let names: Vec<_> = candidates.iter().map(|(step, _)| folder_name(*step)).collect();
+        let kept = Config::read(&run.join(RUN_CONFIG_FILE))?.train.keep_last;
         return Err(Usage(format!(
-            "{flag} {n}: {} has {} checkpoints to choose from{}{}{}; use a number from 1 to that, or train with a higher \
-             train.keep_last",
+            "{flag} {n}: {} has {} to choose from{}{}{}; use a number from 1 to that, or train with more of them: a lower \
+             train.save_every, and a higher train.keep_last (now {kept})",
             run.display(),
-            names.len(),
+            counted(names.len() as u64, "checkpoint"),
             if flag == "--best" { " that were validated" } else { "" },
             if names.is_empty() { "" } else { ": " },
             names.join(", ")
@@ -186,7 +188,7 @@ torn";
         let error = steps(&dir, Some(3), None).expect_err("two only").to_string();
         assert!(error.contains("--last 3") && error.contains("2 checkpoints to choose from: step-00000030"), "{error}");
         let error = steps(&dir, None, Some(2)).expect_err("one is validated").to_string();
-        assert!(error.contains("has 1 checkpoints to choose from that were validated: step-00000010"), "{error}");
+        assert!(error.contains("has 1 checkpoint to choose from that were validated: step-00000010"), "{error}");
         assert!(steps(&dir, Some(0), None).is_err());
     }
 }

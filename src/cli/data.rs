@@ -117,7 +117,9 @@ fn print_lengths(lengths: &Lengths) {
         "\n{side} lengths in tokens: mean {mean:.1}, half up to {half}, 90 % up to {most}, 99 % up to {nearly_all}, longest {longest}"
     );
     let highest = bars.iter().map(|(_, rows)| *rows).max().unwrap_or(0).max(1);
-    for (until, rows) in bars {
+    // Bars behind the longest row are empty.
+    let n_bars = bars.iter().rposition(|(_, rows)| *rows > 0).map_or(0, |last| last + 1);
+    for (until, rows) in &bars[..n_bars] {
         let filled = (rows * BAR).div_ceil(highest);
         stdout_line!("  up to {until:>6}  {:<BAR$}  {}", "#".repeat(filled), thousands(*rows as f64));
     }

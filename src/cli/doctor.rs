@@ -47,6 +47,12 @@ fn diagnose() -> Report {
         },
     );
 
+    let tables = match cfg!(feature = "arrow") {
+        true => Finding::Good("read as data".into()),
+        false => Finding::Absent("not built in: a build with --features arrow reads them".into()),
+    };
+    report.add("Parquet, Arrow", tables);
+
     report.section("Device");
     let cpu = DeviceChoice::Cpu.open().expect("the CPU always exists");
     report.add("cpu", Finding::Good(device::device_name(&cpu)));

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use kiln_train::units::first_few;
+
 /// A command that cannot work as it was typed; the text says what to do.
 #[derive(Debug)]
 pub(super) struct Usage(pub String);
@@ -14,13 +16,30 @@ impl fmt::Display for Usage {
     }
 }
 
-/// Input that is not text.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "line {line} of {name} is not UTF-8 (at its byte {byte}); convert it first, for example with iconv -f latin1 -t utf-8"
-)]
+/// Lines of the input that are not text.
+#[derive(Debug)]
 pub(super) struct NotUtf8 {
     pub(super) name: String,
+    /// The first of the lines, counted from 1.
     pub(super) line: usize,
+    /// The byte of that line where its text ends, counted from 1.
     pub(super) byte: usize,
+    /// Numbers of further lines of the same chunk.
+    pub(super) others: Vec<usize>,
+}
+
+impl std::error::Error for NotUtf8 {}
+
+impl fmt::Display for NotUtf8 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, line, byte, others } = self;
+        write!(f, "line {line} of {name} is not UTF-8 (at its byte {byte})")?;
+        if !others.is_empty() {
+            write!(f, "; further lines that are not: {}", first_few(others))?;
+        }
+        f.write_str(
+            "; convert the input first, for example with iconv -f latin1 -t utf-8; if its other lines are UTF-8, correct these, or leave \
+             out their wrong bytes with iconv -c -f utf-8 -t utf-8",
+        )
+    }
 }

@@ -92,24 +92,31 @@ impl Chunks<'_> {
 }
 
 /// Reads up to `n` lines of `input`, called `name`, without their line ends; returns none at the end of the input. Fewer lines
-/// come if they are long, and a line of more than [`MOST_BYTES`] is refused before it is held in memory.
+/// come if they are long, and a line of more than [`MOST_BYTES`] is refused before it is held in memory. One error names all lines that are
+/// not UTF-8.
 /// `n_before` lines were read before.
 pub(super) fn read_lines(input: &mut impl BufRead, name: &str, n: usize, n_before: usize) -> Result<Vec<String>> {
     let (mut lines, mut n_bytes) = (Vec::new(), 0);
-    while lines.len() < n && n_bytes < CHUNK_BYTES {
+    let mut wrong: Option<NotUtf8> = None;
+    for number in n_before + 1..=n_before + n {
+        if n_bytes >= CHUNK_BYTES {
+            break;
+        }
         let mut line = Vec::new();
-        let number = n_before + lines.len() + 1;
         if !read_line(input, &mut line, MOST_BYTES).with_context(|| format!("reading line {number} of {name}"))? {
             break;
         }
         n_bytes += line.len();
-        let line = String::from_utf8(line).map_err(|error| {
-            let byte = error.utf8_error().valid_up_to() + 1;
-            NotUtf8 { name: name.into(), line: number, byte }
-        })?;
-        lines.push(line.trim_end_matches(['\n', '\r']).to_owned());
+        match (std::str::from_utf8(&line), &mut wrong) {
+            (Ok(line), _) => lines.push(line.trim_end_matches(['\n', '\r']).to_owned()),
+            (Err(_), Some(wrong)) => wrong.others.push(number),
+            (Err(error), none) => {
+                let byte = error.valid_up_to() + 1;
+                *none = Some(NotUtf8 { name: name.into(), line: number, byte, others: Vec::new() });
+            }
+        }
     }
-    Ok(lines)
+    wrong.map_or(Ok(lines), |wrong| Err(wrong.into()))
 }
 
 #[cfg(test)]
@@ -165,7 +172,15 @@ mod tests {
 
     #[test]
     fn a_line_that_is_no_text_is_named() {
-        let error = read_lines(&mut b"ok\ncaf\xe9\n".as_slice(), "stdin", 9, 1000).expect_err("latin1");
-        assert!(error.to_string().starts_with("line 1002 of stdin is not UTF-8 (at its byte 4)"), "{error}");
+        let read = |text: &[u8]| read_lines(&mut &*text, "stdin", 9, 1000).expect_err("latin1").to_string();
+        let one = read(b"ok\ncaf\xe9\n");
+        assert!(one.starts_with("line 1002 of stdin is not UTF-8 (at its byte 4); convert"), "{one}");
+        let several = read(b"caf\xe9\nok\n\xff\n\xff\xff\n");
+        assert!(
+            several.starts_with(
+                "line 1001 of stdin is not UTF-8 (at its byte 4); further lines that are not: 1003, 1004;"
+            ),
+            "{several}"
+        );
     }
 }

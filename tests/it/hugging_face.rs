@@ -240,7 +240,7 @@ fn checkpoints_are_averaged_into_a_run() {
     let place = Workplace::new();
     place.train(&["--run", "runs/a", "--set", "train.steps=6", "--set", "train.save_every=2"]).ok();
     let averaged = place.run(&["average", "runs/a", "--last", "3"]).ok();
-    assert!(averaged.stdout.contains("runs/a-average/checkpoints/step-00000006"), "{averaged:#?}");
+    assert!(averaged.stdout.trim() == "runs/a-average", "{averaged:#?}");
     place.run_with_input(&["translate", "runs/a-average", "--device", "cpu"], "12\n").ok();
     let too_many = place.run(&["average", "runs/a", "--last", "9", "--out", "runs/b"]);
     too_many.refused(2, &["--last 9", "has 3 checkpoints to choose from"]);

@@ -40,6 +40,7 @@ mod report;
 mod resuming;
 mod same_text;
 mod second_trial;
+mod second_trial_lows;
 mod sentencepiece;
 mod strangers;
 mod tables;

@@ -98,7 +98,10 @@ pub(super) fn not_exportable(config: &Config) -> Option<String> {
 /// Says as which family the model can be exported, or why it cannot.
 fn export(config: &Config) -> String {
     match export_family(&config.model) {
-        Ok(family) => format!("kiln export: as {family}"),
+        Ok(family) => match adapter_problems(&config.model).as_slice() {
+            [] => format!("kiln export: as {family}"),
+            problems => format!("kiln export: as {family}; --adapter: not possible: {}", problems.join("; ")),
+        },
         Err(HfError::NotExpressible { family, problems }) => {
             format!("kiln export: not possible; nearest is {family}: {}", problems.join("; "))
         }
@@ -188,16 +191,29 @@ fn first_row(batch: &HostBatch, vocabulary: &Vocabulary, is_packed: bool) -> Vec
             let decode = |ids: &[u32]| tokenizer.decode(ids).unwrap_or_default();
             let mut row = ids(&batch.target_input()[..batch.target_len]);
             row.truncate(N_TOKENS);
+            let text = if is_packed { divided(&row, tokenizer) } else { decode(&row) };
             vec![
                 match is_packed {
-                    true => "a row of the training data, which may begin anywhere in a text:".to_owned(),
+                    true => {
+                        "a row of the training data, which may begin anywhere in a text; // divides texts:".to_owned()
+                    }
                     false => "a row of the training data:".to_owned(),
                 },
-                format!("  text: {}", one_line(&decode(&row))),
+                format!("  text: {}", one_line(&text)),
                 format!("    {}", tokens(&row, decode)),
             ]
         }
     }
+}
+
+/// Stands between the documents of a row.
+const BETWEEN: &str = " // ";
+
+/// Returns the text of a row with a mark between its documents, which special tokens divide.
+fn divided(row: &[u32], tokenizer: &TextTokenizer) -> String {
+    let outside = tokenizer.ids_outside_text();
+    let documents = row.split(|id| outside.contains(id)).filter(|ids| !ids.is_empty());
+    documents.map(|ids| tokenizer.decode(ids).unwrap_or_default()).collect::<Vec<_>>().join(BETWEEN)
 }
 
 /// Lists tokens between bars. Special tokens, such as padding, decode to nothing and are left out.
@@ -289,6 +305,18 @@ mod tests {
         let why = with_adapters(Preset::Gpt2Mini).expect("queries, keys and values are one module there");
         assert!(why.starts_with("kiln export --adapter will not be possible: model.lora.targets has"), "{why}");
         assert_eq!(with_adapters(Preset::Llama125m), None);
+    }
+
+    #[test]
+    fn documents_of_a_row_are_divided() {
+        let words = ["one two", "three"].map(str::to_owned);
+        let tokenizer =
+            TextTokenizer::train_on_documents(&Preset::Gpt2Mini.config().tokenizer, &words, 1).expect("text");
+        let (before, behind) = tokenizer.around();
+        let row = [&before[..], &tokenizer.encode("one").expect("text"), &behind].concat();
+        let next = tokenizer.encode("three").expect("text");
+        assert_eq!(divided(&[&row[..], &next].concat(), &tokenizer).replace("  ", " "), "one // three");
+        assert_eq!(divided(&[&next[..], &before, &behind].concat(), &tokenizer).trim(), "three");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use kiln_train::logging::wrap::{for_stdout, wrapped};
 use kiln_train::metrics::ValidationMetrics;
 use kiln_train::run::Session;
 use kiln_train::train::{Outcome, Trainer};
-use kiln_train::units::{duration, thousands};
+use kiln_train::units::{counted, duration, thousands};
 
 use crate::cli::lines::{one_line, shell_path};
 
@@ -38,7 +38,10 @@ pub(super) fn speed(outcome: &Outcome) -> String {
         } else {
             String::new()
         },
-        outcome.late_kernels.map_or(String::new(), |n| format!(", {n} kernels compiled during training"))
+        match outcome.late_kernels {
+            None | Some(0) => String::new(),
+            Some(n) => format!(", {} compiled during training", counted(n as u64, "kernel")),
+        }
     )
 }
 

@@ -345,15 +345,15 @@ impl<M: Model> Trainer<M> {
 
     /// Ends a run that had reached its limit when it was resumed.
     fn end_finished_run(&mut self, ended: Ended) -> Result<Outcome> {
-        let (step, patience) = (self.state.step, self.config.train.patience);
+        let (step, train) = (self.state.step, &self.config.train);
         let (what, more) = match ended {
-            Ended::Steps => ("train.steps", format!("; --set train.steps={} trains longer", 2 * step)),
-            Ended::NoImprovement => {
-                ("train.patience", format!("; --set train.patience={} trains longer", 2 * patience))
-            }
-            _ => ("train.max_minutes", String::new()),
+            Ended::Steps => ("train.steps", (2 * step).to_string()),
+            Ended::NoImprovement => ("train.patience", (2 * train.patience).to_string()),
+            _ => ("train.max_minutes", (2.0 * train.max_minutes).to_string()),
         };
-        let note = format!("this run is finished: it has reached {what} at step {step}; nothing to do{more}");
+        let note = format!(
+            "this run is finished: it has reached {what} at step {step}; nothing to do; --set {what}={more} trains longer"
+        );
         self.reporting.logging.note(&note)?;
         self.state.ranks.finish()?;
         self.reporting.logging.finish()?;
