@@ -36,6 +36,7 @@ mod preferences;
 mod profile;
 mod prompt_tuning;
 mod readme;
+mod recipes;
 mod report;
 mod resuming;
 mod same_text;
