@@ -33,7 +33,7 @@ impl ParameterOptimizer {
 
     /// Muon, for weight matrices only. Its products are in f32 for a model that computes in f32, else in bf16.
     pub fn muon(config: &OptimConfig, dtype: FloatDType) -> Self {
-        Self { rule: Arc::new(Muon::new(config, dtype)), rate: 1.0 }
+        Self { rule: Arc::new(Muon::new(config, 1.0, dtype)), rate: 1.0 }
     }
 
     fn of_group(Group { optimizer, rate, .. }: &Group) -> Self {

@@ -128,6 +128,13 @@ pub struct OptimConfig {
     pub eps: f64,
     /// Decoupled weight decay; matrices only (biases, norms and 1-D parameters are never decayed).
     pub weight_decay: f64,
+    /// `model.d_model` of the model on which `lr` and `weight_decay` were found; the matrices of layers then take the rate and the
+    /// decay that suit the width of this one. 0: as given.
+    #[serde(default)]
+    pub tuned_width: usize,
+    /// Layers of the model on which they were found, of its deeper stack. 0: as given.
+    #[serde(default)]
+    pub tuned_depth: usize,
     /// Limit of the global gradient norm; 0 switches clipping off.
     pub max_grad_norm: f64,
     /// Shape of the schedule over optimizer steps.
@@ -286,6 +293,8 @@ impl Default for OptimConfig {
             beta2: 0.98,
             eps: 1e-9,
             weight_decay: 0.01,
+            tuned_width: 0,
+            tuned_depth: 0,
             max_grad_norm: 1.0,
             schedule: Schedule::Cosine,
             warmup_steps: 800,

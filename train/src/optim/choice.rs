@@ -4,20 +4,33 @@ use std::sync::Arc;
 
 use burn::tensor::FloatDType;
 
-use super::{AdamW, Group, Groups, Muon, ParamEntry};
+use super::transfer::Transfer;
+use super::{AdamW, Group, Groups, Muon, Optimizer, ParamEntry};
 use crate::config::{Config, OptimizerChoice};
 
 impl Groups {
     /// The groups of a run that computes in `dtype`.
     pub fn of(config: &Config, dtype: FloatDType) -> Self {
         let adamw = AdamW::new(&config.optim);
+        let transfer = Transfer::of(config);
         match config.train.optimizer {
-            OptimizerChoice::Adamw => Self::one(adamw),
-            OptimizerChoice::Muon => Self::new(vec![
-                Group { optimizer: Arc::new(Muon::new(&config.optim, dtype)), rate: 1.0, takes: is_matrix_of_layer },
-                Group { optimizer: Arc::new(adamw), rate: 1.0, takes: |_| true },
-            ]),
+            OptimizerChoice::Adamw => match transfer {
+                None => Self::one(adamw),
+                Some(transfer) => Self::with_matrices(adamw, transfer.adamw_rate(), adamw),
+            },
+            OptimizerChoice::Muon => {
+                let [rate, decay] = transfer.map_or([1.0; 2], |found| [found.muon_rate(), found.muon_decay()]);
+                Self::with_matrices(Muon::new(&config.optim, decay, dtype), rate, adamw)
+            }
         }
+    }
+
+    /// An optimizer for the matrices of layers, with a factor of the learning rate, and one for all other parameters.
+    fn with_matrices(of_matrices: impl Optimizer + 'static, rate: f64, others: impl Optimizer + 'static) -> Self {
+        Self::new(vec![
+            Group { optimizer: Arc::new(of_matrices), rate, takes: is_matrix_of_layer },
+            Group { optimizer: Arc::new(others), rate: 1.0, takes: |_| true },
+        ])
     }
 
     /// The numbers that are kept as state for each parameter of `entry`.

@@ -13,6 +13,7 @@ pub mod outer;
 pub mod param_groups;
 pub mod schedule;
 pub mod slices;
+mod transfer;
 
 pub use adamw::AdamW;
 pub use ema::Ema;

@@ -41,11 +41,11 @@ pub struct Muon {
 }
 
 impl Muon {
-    /// Takes the weight decay of `config`. The products have the precision of a model that computes in `dtype`, but never f16, whose
+    /// Takes the weight decay of `config` times `decay`. The products have the precision of a model that computes in `dtype`, but never f16, whose
     /// range is too small.
-    pub(crate) fn new(config: &OptimConfig, dtype: FloatDType) -> Self {
+    pub(crate) fn new(config: &OptimConfig, decay: f64, dtype: FloatDType) -> Self {
         let products = if dtype == FloatDType::F32 { FloatDType::F32 } else { FloatDType::BF16 };
-        Self { weight_decay: config.weight_decay, products }
+        Self { weight_decay: config.weight_decay * decay, products }
     }
 
     /// The updates of all matrices of a section at the rate 1, laid out as the section.

@@ -15,6 +15,7 @@ mod optimizers;
 mod ranks;
 mod sources;
 mod text;
+mod transfer;
 mod warm_up;
 mod worker;
 

@@ -47,7 +47,7 @@ fn optimizer(expected: &Expected, dtype: FloatDType) -> FlatOptimizer {
     };
     let layers = expected.matrices.iter().map(|case| Param::from_tensor(matrix(&case.weight, case.shape)));
     let setup = Setup {
-        groups: Groups::one(Muon::new(&config, dtype)),
+        groups: Groups::one(Muon::new(&config, 1.0, dtype)),
         learning_rate: LearningRate::new(&config, 8, 64),
         max_grad_norm: 0.0,
         scaling: None,
