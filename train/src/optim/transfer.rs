@@ -46,7 +46,7 @@ impl Transfer {
         (self.width * self.depth).sqrt()
     }
 
-    /// Factor of the weight decay of matrices that Muon updates, beside the rate's.
+    /// Factor of the weight decay of matrices that Muon updates, next to the rate's.
     pub(super) fn muon_decay(self) -> f64 {
         self.width.sqrt()
     }
