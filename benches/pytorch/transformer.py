@@ -22,6 +22,7 @@ ACTIVATIONS = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
+    "relu_squared": lambda x: F.relu(x).square(),
 }
 
 

@@ -24,6 +24,7 @@ vectorized_fn! {
             Activation::Gelu => each(values, |x| x * normal(x)[1]),
             Activation::GeluTanh => each(values, |x| x * sigmoid(gelu_argument(x))),
             Activation::Silu => each(values, |x| x * sigmoid(x)),
+            Activation::ReluSquared => each(values, |x| if x <= 0.0 { 0.0 } else { x * x }),
         }
     }
 
@@ -43,6 +44,7 @@ vectorized_fn! {
                 let s = sigmoid(x);
                 dy * (s * (1.0 + x * (1.0 - s)))
             }),
+            Activation::ReluSquared => each_pair(dy, kept, |dy, x| if x > 0.0 { dy * (x + x) } else { 0.0 * dy }),
         }
     }
 }

@@ -84,6 +84,7 @@ pub(crate) fn activated<N: Size>(x: Vector<f32, N>, #[comptime] activation: Acti
         Activation::Gelu => x * normal_cdf::<N>(x, gauss::<N>(x)),
         Activation::GeluTanh => x * tanh_gate::<N>(x, x * x),
         Activation::Silu => x * sigmoid::<N>(x),
+        Activation::ReluSquared => positive::<N>(x, x * x),
     }
 }
 
@@ -115,6 +116,7 @@ pub(crate) fn gradient<N: Size>(
             let s = sigmoid::<N>(x);
             dy * s * (one + x * (one - s))
         }
+        Activation::ReluSquared => positive::<N>(x, dy * (x + x)),
     }
 }
 

@@ -20,11 +20,13 @@ pub enum Activation {
     GeluTanh,
     /// `x * sigmoid(x)`, also called swish.
     Silu,
+    /// `max(x, 0)^2` (So et al. 2021, "Primer").
+    ReluSquared,
 }
 
 impl Activation {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu];
+    pub const ALL: [Self; 5] = [Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu, Self::ReluSquared];
 
     /// The name in configurations.
     pub fn name(self) -> &'static str {
@@ -33,6 +35,7 @@ impl Activation {
             Self::Gelu => "gelu",
             Self::GeluTanh => "gelu_tanh",
             Self::Silu => "silu",
+            Self::ReluSquared => "relu_squared",
         }
     }
 
@@ -43,6 +46,7 @@ impl Activation {
             Self::Gelu => &["gelu", "gelu_python"],
             Self::GeluTanh => &["gelu_new", "gelu_pytorch_tanh", "gelu_fast"],
             Self::Silu => &["silu", "swish"],
+            Self::ReluSquared => &["relu2"],
         }
     }
 
@@ -62,6 +66,7 @@ impl Activation {
             Self::Gelu => activation::gelu(x),
             Self::GeluTanh => activation::gelu_approximate(x),
             Self::Silu => activation::silu(x),
+            Self::ReluSquared => activation::relu(x).square(),
         }
     }
 
