@@ -1,5 +1,6 @@
 //! The device of a run: parses `--device`, opens the device without panics, and explains how to get a GPU build.
 
+mod host_use;
 mod kernels;
 pub mod memory;
 pub mod peak;

@@ -1,8 +1,9 @@
-//! Samples the GPU's power, clock and load, and the memory of the process.
+//! Samples the GPU's power, clock and load, the memory of the process, and what process and machine do.
 //!
 //! A thread of its own asks the driver (NVML, which is loaded at run time) four times per second, so that a slow answer
 //! delays no step. Without the library nothing is sampled, which is not an error.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, park_timeout};
 use std::time::Duration;
@@ -12,8 +13,9 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 
+use super::host_use::Counters;
 use super::memory::host_memory;
-use crate::metrics::{GpuUse, HostMemory};
+use crate::metrics::{GpuUse, HostMemory, HostUse};
 
 /// Time between two samples.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -43,11 +45,14 @@ pub struct Telemetry {
 struct Shared {
     sums: Sums,
     host: Option<HostMemory>,
+    /// Counters of the machine up to which a line has been made, and the newest ones.
+    counted: Option<Counters>,
+    newest: Option<Counters>,
     is_over: bool,
 }
 
 impl Telemetry {
-    /// Starts to sample. On the CPU, only the memory of the process.
+    /// Starts to sample. On the CPU, only the process and the machine.
     pub fn start(device: &Device) -> Self {
         let address = gpu_address(device);
         Self::with_source(move || address.and_then(|address| nvml_source(&address)))
@@ -61,9 +66,12 @@ impl Telemetry {
             let mut source = open();
             loop {
                 let (gpu, host) = (source.as_mut().and_then(|source| source()), host_memory());
+                let counters = Counters::read(Path::new("/"));
                 {
                     let mut shared = locked(&theirs);
                     shared.host = host;
+                    shared.counted.get_or_insert_with(|| counters.clone());
+                    shared.newest = Some(counters);
                     shared.sums.extend(gpu);
                     if shared.is_over {
                         return;
@@ -77,10 +85,14 @@ impl Telemetry {
         Self { shared, thread }
     }
 
-    /// Takes the newest memory of the process, and the means since the last call. Does not wait.
-    pub fn take(&self) -> (Option<HostMemory>, Option<GpuUse>) {
+    /// Takes the newest memory of the process, and the rates and means since the last call. Does not wait.
+    pub fn take(&self) -> (Option<HostMemory>, Option<HostUse>, Option<GpuUse>) {
         let mut shared = locked(&self.shared);
-        (shared.host, std::mem::take(&mut shared.sums).means())
+        let host_use = shared.newest.as_ref().zip(shared.counted.as_ref()).and_then(|(now, then)| now.since(then));
+        if host_use.is_some() {
+            shared.counted = shared.newest.clone();
+        }
+        (shared.host, host_use, std::mem::take(&mut shared.sums).means())
     }
 }
 
@@ -213,18 +225,19 @@ mod tests {
         });
         // The sums are written after the source was asked, and before it is asked again.
         (0..3).for_each(|_| counted.recv().expect("a sample"));
-        let (host, gpu) = telemetry.take();
+        let (host, host_use, gpu) = telemetry.take();
         let gpu = gpu.expect("two samples or three");
         let mean = if gpu.samples == 2 { 150.0 } else { 200.0 };
         assert_eq!((gpu.power_w, gpu.busy_share), (Some(mean), None), "{gpu:?}");
         assert!(gpu.throttled_share.is_some_and(|share| share > 0.0 && share < 1.0), "{gpu:?}");
         assert!(host.is_some_and(|host| host.resident_bytes > 0));
+        assert!(host_use.is_some_and(|host| host.machine_cpu_share.is_some()), "{host_use:?}");
     }
 
     #[test]
     fn a_machine_without_a_gpu_has_no_values_and_no_error() {
         let telemetry = Telemetry::start(&Device::flex());
-        assert_eq!(telemetry.take().1, None);
+        assert_eq!(telemetry.take().2, None);
         // No card has this address, whether there is a driver or not.
         assert!(nvml_source("ffff:ff:1f.7").is_none());
     }

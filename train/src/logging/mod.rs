@@ -258,8 +258,8 @@ fn unix_secs() -> f64 {
 mod samples {
     use super::Record;
     use crate::metrics::{
-        CollectiveMetrics, DeviceMemory, DeviceTime, GpuUse, HostMemory, HostTimes, RunMetrics, SCHEMA, SampleMetrics,
-        SourceMetrics, StartMetrics, StepMetrics, Throughput, ValidationMetrics, WindowMetrics,
+        CollectiveMetrics, DeviceMemory, DeviceTime, GpuUse, HostMemory, HostTimes, HostUse, RunMetrics, SCHEMA,
+        SampleMetrics, SourceMetrics, StartMetrics, StepMetrics, Throughput, ValidationMetrics, WindowMetrics,
     };
 
     fn sources() -> SourceMetrics {
@@ -323,6 +323,17 @@ mod samples {
             temperature_c: number,
             throttled_share: some,
         };
+        let host_use = HostUse {
+            cpus: Some(8),
+            process_cpu_share: some,
+            machine_cpu_share: some,
+            read_bytes_per_sec: number,
+            written_bytes_per_sec: number,
+            received_bytes_per_sec: number,
+            sent_bytes_per_sec: number,
+            swapin_pages_per_sec: number,
+            swapout_pages_per_sec: number,
+        };
         let window = WindowMetrics {
             loss_scale: some,
             overflows: 1,
@@ -331,6 +342,7 @@ mod samples {
             replayed_share: some,
             device_memory: Some(DeviceMemory::default()),
             host_memory: Some(HostMemory::default()),
+            host_use: Some(host_use),
             device_time: DeviceTime::of(2.0, 1.0),
             gpu: Some(gpu),
             collectives: CollectiveMetrics::sums([("exchange", 1, 1.0)]),

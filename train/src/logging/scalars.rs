@@ -46,7 +46,16 @@ pub(super) fn of_window(window: &WindowMetrics) -> Vec<Scalar> {
     }
     scalars.extend(window.device_time.map(|time| ("gpu/in_steps(%)", 100.0 * time.busy_share)));
     let gpu = window.gpu.unwrap_or_default();
+    let host = window.host_use.unwrap_or_default();
     for (tag, scale, value) in [
+        ("machine/process_cpu(%)", 100.0, host.process_cpu_share),
+        ("machine/cpu(%)", 100.0, host.machine_cpu_share),
+        ("machine/read(MB per s)", 1e-6, host.read_bytes_per_sec),
+        ("machine/written(MB per s)", 1e-6, host.written_bytes_per_sec),
+        ("machine/received(MB per s)", 1e-6, host.received_bytes_per_sec),
+        ("machine/sent(MB per s)", 1e-6, host.sent_bytes_per_sec),
+        ("machine/swapin(pages per s)", 1.0, host.swapin_pages_per_sec),
+        ("machine/swapout(pages per s)", 1.0, host.swapout_pages_per_sec),
         ("gpu/busy(%)", 100.0, gpu.busy_share),
         ("gpu/power(W)", 1.0, gpu.power_w),
         ("gpu/sm_clock(MHz)", 1.0, gpu.sm_clock_mhz),
@@ -112,7 +121,7 @@ pub(super) fn of_figures(validation: &ValidationMetrics) -> Vec<(String, f64)> {
 mod tests {
     use super::super::samples;
     use super::*;
-    use crate::metrics::{DeviceMemory, GpuUse};
+    use crate::metrics::{DeviceMemory, GpuUse, HostUse};
 
     fn value(scalars: &[Scalar], tag: &str) -> Option<f64> {
         scalars.iter().find(|(name, _)| *name == tag).map(|(_, value)| *value)
@@ -123,17 +132,19 @@ mod tests {
         let mut window = samples::window(8);
         let scalars = of_window(&window);
         assert_eq!(value(&scalars, "throughput/samples(per s)"), Some(100.0));
-        for absent in ["gpu/power(W)", "memory/live(GiB)", "replayed(%)"] {
+        for absent in ["gpu/power(W)", "memory/live(GiB)", "replayed(%)", "machine/cpu(%)"] {
             assert_eq!(value(&scalars, absent), None, "{absent}");
         }
 
         window.host = HostTimes { elapsed_ms: 200.0, enqueue_ms: 150.0, ..HostTimes::default() };
         window.gpu = Some(GpuUse { samples: 2, power_w: Some(310.0), ..GpuUse::default() });
+        window.host_use = Some(HostUse { read_bytes_per_sec: Some(2e6), ..HostUse::default() });
         window.device_memory = Some(DeviceMemory { live_bytes: 1 << 30, ..DeviceMemory::default() });
         window.replayed_share = Some(0.25);
         let scalars = of_window(&window);
         assert_eq!(value(&scalars, "host/enqueue(%)"), Some(75.0));
         assert_eq!((value(&scalars, "gpu/power(W)"), value(&scalars, "gpu/busy(%)")), (Some(310.0), None));
+        assert_eq!((value(&scalars, "machine/read(MB per s)"), value(&scalars, "machine/cpu(%)")), (Some(2.0), None));
         assert_eq!((value(&scalars, "memory/live(GiB)"), value(&scalars, "replayed(%)")), (Some(1.0), Some(25.0)));
     }
 }

@@ -1,5 +1,5 @@
-//! What a line of metrics says about the hardware: memory of the device and of the process, and the GPU's power, clock and
-//! load.
+//! What a line of metrics says about the hardware: memory of the device and of the process, what process and machine do, and the
+//! GPU's power, clock and load.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,39 @@ pub struct HostMemory {
     pub resident_bytes: u64,
     /// The most that `resident_bytes` has been since the start of the process.
     pub peak_bytes: u64,
+}
+
+/// What this process and its machine did since the last line, by counters of the kernel. A value that the system does not give is
+/// absent.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct HostUse {
+    /// CPUs of the machine.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpus: Option<u64>,
+    /// Fraction of the time of all CPUs that this process used, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub process_cpu_share: Option<f64>,
+    /// Fraction of the time of all CPUs that all processes used, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub machine_cpu_share: Option<f64>,
+    /// Bytes per second that this process read from storage. Bytes from the page cache do not count.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub read_bytes_per_sec: Option<f64>,
+    /// Bytes per second that this process wrote to storage.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub written_bytes_per_sec: Option<f64>,
+    /// Bytes per second that the machine's network interfaces received.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub received_bytes_per_sec: Option<f64>,
+    /// Bytes per second that they sent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sent_bytes_per_sec: Option<f64>,
+    /// Pages per second that the machine read from swap.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub swapin_pages_per_sec: Option<f64>,
+    /// Pages per second that the machine wrote to swap.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub swapout_pages_per_sec: Option<f64>,
 }
 
 /// Where the time of a GPU went since the last line, on its own clock: from events before and after each step, as far as the GPU had passed

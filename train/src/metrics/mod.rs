@@ -15,7 +15,7 @@ mod validation;
 
 use serde::{Deserialize, Serialize};
 
-pub use hardware::{DeviceMemory, DeviceTime, GpuUse, HostMemory};
+pub use hardware::{DeviceMemory, DeviceTime, GpuUse, HostMemory, HostUse};
 pub use kiln_ranks::{host_sync, timeline};
 pub use outliers::Outliers;
 pub use round::Round;
@@ -174,6 +174,10 @@ pub struct WindowMetrics {
     /// Memory of this process in the machine. Absent where the system does not say it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub host_memory: Option<HostMemory>,
+    /// CPU, storage, network and swapping. Absent where the system does not say it, or if nothing was sampled since the last
+    /// line.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub host_use: Option<HostUse>,
     /// Where the time of rank 0's GPU went. Absent on the CPU.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub device_time: Option<DeviceTime>,
@@ -251,6 +255,7 @@ impl WindowMetrics {
             replayed_share: None,
             device_memory: None,
             host_memory: None,
+            host_use: None,
             device_time: None,
             gpu: None,
             collectives: Vec::new(),

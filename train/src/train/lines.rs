@@ -176,7 +176,7 @@ impl Reporting {
             window.device_memory = device_memory(&state.device);
             window.memory_bytes = window.device_memory.map(|memory| memory.reserved_bytes);
             window.device_time = device_clock.take();
-            (window.host_memory, window.gpu) = telemetry.take();
+            (window.host_memory, window.host_use, window.gpu) = telemetry.take();
             if let Some((share, gpu)) = window.gpu.and_then(|gpu| gpu.busy_share.zip(Some(gpu))) {
                 *busy = [busy[0] + share * gpu.samples as f64, busy[1] + gpu.samples as f64];
             }

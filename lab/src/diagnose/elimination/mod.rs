@@ -67,7 +67,7 @@ pub fn diagnose(subject: &Subject<'_>, tests: &[Test], mut show: impl FnMut(Even
         show(Event::Begins(test));
         let telemetry = Telemetry::start(&subject.device);
         let found = run(test, subject, &mut figures).with_context(|| format!("the test {test}"))?;
-        let (_, gpu) = telemetry.take();
+        let (.., gpu) = telemetry.take();
         subject.device.clone().inner().memory_cleanup();
         if test == Test::Step {
             figures.gpu = gpu;

@@ -214,7 +214,7 @@ fn the_time_that_measuring_takes_per_step() {
             line.iter().for_each(|step| logging.step(step).expect("sent"));
             let mut window = WindowMetrics::new(&line, Throughput::default(), 0.0).expect("ten steps");
             window.host = (&totals).into();
-            (window.host_memory, window.gpu) = telemetry.take();
+            (window.host_memory, window.host_use, window.gpu) = telemetry.take();
             logging.window(&window).expect("sent");
             of_lines.push(start.elapsed());
             line.clear();
