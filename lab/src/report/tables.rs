@@ -78,6 +78,7 @@ pub fn summary(runs: &[History]) -> Table {
             run.own_figures().get(&source_loss(name))?.last().map(|(_, nll)| format!("{nll:.4}"))
         });
     }
+    row("swapping of the machine", &|run| swapping(run));
     row("steps that were not finite", &|run| {
         (run.non_finite_steps > 0).then(|| thousands(run.non_finite_steps as f64))
     });
@@ -116,6 +117,28 @@ fn waiting(run: &History) -> Option<f64> {
     (steps > 0.0).then(|| (0..shares.len()).map(|i| shares[i].1 * step(i)).sum::<f64>() / steps)
 }
 
+/// Says in which lines of metrics the machine swapped, and how much. `None` if no line says it.
+fn swapping(run: &History) -> Option<String> {
+    let [read, written] =
+        ["swapin", "swapout"].map(|way| run.field("window", &format!("host_use.{way}_pages_per_sec")));
+    // A line has both or neither.
+    let lines: Vec<(f64, f64)> = read.iter().zip(written).map(|(read, written)| (read.0, read.1 + written.1)).collect();
+    if lines.is_empty() {
+        return None;
+    }
+    let swapped: Vec<_> = lines.iter().filter(|(_, pages)| *pages > 0.0).collect();
+    let (Some((first, _)), Some((last, _))) = (swapped.first(), swapped.last()) else { return Some("none".into()) };
+    let most = swapped.iter().map(|(_, pages)| *pages).fold(0.0, f64::max);
+    Some(format!(
+        "in {} of {} lines of metrics, from step {} to {}, up to {} pages per second",
+        thousands(swapped.len() as f64),
+        thousands(lines.len() as f64),
+        thousands(*first),
+        thousands(*last),
+        short(most)
+    ))
+}
+
 /// The keys of the configurations that are not the same everywhere, of the runs whose configuration can be read.
 pub fn differences(runs: &[History]) -> Table {
     let readable: Vec<_> = runs.iter().filter_map(|run| run.config.as_ref()).collect();
@@ -149,4 +172,57 @@ pub fn numbers(figure: &Figure) -> Table {
 pub fn spread<T>(items: &[T], n: usize) -> impl Iterator<Item = &T> {
     let (all, n) = (items.len(), n.min(items.len()));
     (0..n).map(move |i| &items[if n < 2 { all - 1 } else { i * (all - 1) / (n - 1) }])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use kiln_train::checkpoint::RUN_CONFIG_FILE;
+    use kiln_train::logging::METRICS_FILE;
+
+    use super::super::catalogue::find;
+    use super::*;
+
+    /// A run with lines of metrics at these steps, and what each says about the machine.
+    fn run(lines: &[(u64, &str)]) -> History {
+        let folder = tempfile::tempdir().expect("a folder");
+        let step = "{\"kind\":\"step\",\"step\":1,\"loss\":1}\n".to_owned();
+        let window =
+            |(step, host): &(u64, &str)| format!("{{\"kind\":\"window\",\"step\":{step},\"host_use\":{{{host}}}}}\n");
+        let metrics: String = [step].into_iter().chain(lines.iter().map(window)).collect();
+        fs::write(folder.path().join(RUN_CONFIG_FILE), "").expect("writable");
+        fs::write(folder.path().join(METRICS_FILE), metrics).expect("writable");
+        History::read(folder.path()).expect("a step")
+    }
+
+    #[test]
+    fn the_steps_in_which_the_machine_swapped_are_named() {
+        let pages =
+            |read: u64, written: u64| format!("\"swapin_pages_per_sec\":{read},\"swapout_pages_per_sec\":{written}");
+        let [still, some, many] = [pages(0, 0), pages(0, 20), pages(700, 800)];
+        let swapped = run(&[(10, &still), (20, &some), (30, &still), (1040, &many), (1050, &still)]);
+        let found = swapping(&swapped).expect("swapping");
+        assert_eq!(found, "in 2 of 5 lines of metrics, from step 20 to 1,040, up to 1500 pages per second");
+
+        assert_eq!(swapping(&run(&[(10, &still)])).as_deref(), Some("none"));
+        let unknown = run(&[(10, "\"cpus\":8")]);
+        assert_eq!(swapping(&unknown), None, "nobody knows");
+        let table = summary(&[swapped, unknown]);
+        let row = table.rows.iter().find(|row| row[0] == "swapping of the machine").expect("a row");
+        assert_eq!((row[1].as_str(), row[2].as_str()), (found.as_str(), "-"));
+    }
+
+    #[test]
+    fn the_load_of_the_machine_is_drawn_in_its_units() {
+        let of_line = "\"process_cpu_share\":0.25,\"machine_cpu_share\":0.5,\"read_bytes_per_sec\":3e6,\
+                       \"written_bytes_per_sec\":1e6,\"sent_bytes_per_sec\":2e9";
+        let loaded = run(&[(10, of_line)]);
+        let points = |id: &str| {
+            let figures = Figure::of(find(id).expect("known"), std::slice::from_ref(&loaded));
+            figures.iter().flat_map(|figure| figure.curves.iter().map(|curve| curve.points[0].1)).collect::<Vec<_>>()
+        };
+        assert_eq!((points("cpu"), points("storage")), (vec![25.0, 50.0], vec![3.0, 1.0]));
+        assert_eq!((points("network"), points("swapping")), (vec![2000.0], vec![]), "only what was measured");
+    }
 }
