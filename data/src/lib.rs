@@ -57,8 +57,8 @@ mod tokenizer;
 
 pub use batch::{Buckets, Collator, EpochPlan, round_up};
 pub use cache::{
-    CachedRow, Prepared, TextShards, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record,
-    verify_record_of, verify_shard_index,
+    CachedRow, Lengths, Prepared, TextShards, TokenCache, prepare_chat, prepare_pairs, prepare_text,
+    verify_file_record, verify_record_of, verify_shard_index,
 };
 pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, DroppedRows, Example,

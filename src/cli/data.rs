@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Subcommand;
-use kiln_lab::diagnose::data_stats::{Batching, DataStats, Lengths};
+use kiln_data::Lengths;
+use kiln_lab::diagnose::data_stats::{Batching, DataStats};
 use kiln_lab::report::histogram;
 use kiln_train::device::DeviceChoice;
 use kiln_train::files::replace_file;
@@ -99,7 +100,7 @@ fn print(stats: &DataStats) {
     stdout_line!(
         "{:.3} tokens per byte of the {}",
         stats.tokens_per_byte,
-        stats.lengths.last().map_or("text", |last| last.side)
+        stats.lengths.last().map_or("text", |last| last.side.as_str())
     );
 
     stats.lengths.iter().for_each(print_lengths);
@@ -112,7 +113,7 @@ fn print(stats: &DataStats) {
 }
 
 fn print_lengths(lengths: &Lengths) {
-    let Lengths { side, mean, quantiles: [half, most, nearly_all, longest], bars } = lengths;
+    let Lengths { side, mean, quantiles: [half, most, nearly_all, longest], bars, .. } = lengths;
     stdout_line!(
         "\n{side} lengths in tokens: mean {mean:.1}, half up to {half}, 90 % up to {most}, 99 % up to {nearly_all}, longest {longest}"
     );

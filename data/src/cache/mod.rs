@@ -7,6 +7,7 @@ mod build;
 mod encode;
 mod fingerprint;
 mod format;
+mod lengths;
 mod mmap;
 mod seen;
 mod shards;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 pub use build::{Prepared, prepare_chat, prepare_pairs, prepare_text};
 pub use fingerprint::{verify_file_record, verify_record_of};
 pub(crate) use format::CacheKind;
+pub use lengths::Lengths;
 pub(crate) use shards::WINDOW_SHARDS;
 pub use shards::{TextShards, verify_shard_index};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Around, Buckets, EpochPlan, RowFormat, RowWriter};
-use crate::cache::{CacheKind, TokenCache, Tokens};
+use crate::cache::{CacheKind, Lengths, TokenCache, Tokens};
 use crate::corpus::{Packing, TextConfig};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
@@ -241,6 +241,10 @@ impl BatchSource for ChatSource {
             }
             Rows::Single(buckets) => buckets.shapes(),
         })
+    }
+
+    fn lengths(&self) -> Vec<Lengths> {
+        Lengths::of_cache(&self.cache, Lengths::MOST_COUNTED)
     }
 
     fn fingerprint(&self) -> String {

@@ -6,6 +6,7 @@ use std::thread;
 
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Buckets, EpochPlan};
+use crate::cache::Lengths;
 use crate::corpus::{Labelled, LabelledCorpus, LabelledInput, Unknown};
 use crate::error::{Error, Result, panic_text};
 use crate::host_batch::{HostBatch, Shape};
@@ -186,6 +187,11 @@ impl BatchSource for LabelledSource {
         Some(self.buckets.shapes())
     }
 
+    fn lengths(&self) -> Vec<Lengths> {
+        let length = |row: usize| self.rows[row].ids.len();
+        vec![Lengths::of("row", self.rows.len(), Lengths::MOST_COUNTED, length)]
+    }
+
     fn fingerprint(&self) -> String {
         self.fingerprint.clone()
     }
@@ -282,6 +288,10 @@ mod tests {
         let source = source(&texts(40), Task::Classification, true);
         let config = LoaderConfig { num_workers: 2, batch_tokens: 64, ..LoaderConfig::default() };
         let mut loader = Loader::new(source.clone(), &config, 7, Position::default()).expect("a loader");
+        let [lengths] = &source.lengths()[..] else { panic!("one side") };
+        assert_eq!((lengths.side.as_str(), lengths.rows), ("row", 40));
+        assert!(lengths.quantiles[3] <= 16, "{lengths:?}");
+
         let mut seen = Vec::new();
         for _ in 0..source.batches_per_epoch() {
             let batch = loader.next_batch().expect("a batch");

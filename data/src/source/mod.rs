@@ -22,6 +22,7 @@ pub use streamed::StreamedSource;
 pub use text::TextSource;
 
 use crate::batch::EpochPlan;
+use crate::cache::Lengths;
 use crate::error::Result;
 use crate::host_batch::{HostBatch, Shape};
 use crate::loader_config::LoaderConfig;
@@ -49,6 +50,11 @@ pub trait BatchSource: Send + Sync + 'static {
     /// read to know, or if there are too many of them to find out within a second.
     fn padding_with(&self, _config: &LoaderConfig) -> Option<f64> {
         None
+    }
+
+    /// Returns how long the rows of the text are, side by side, before they are packed. Empty if rows must be read to know.
+    fn lengths(&self) -> Vec<Lengths> {
+        Vec::new()
     }
 
     /// Returns a fingerprint of the rows, in hex. Together with the loader's configuration and a seed it decides every

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Buckets, Collator, EpochPlan};
-use crate::cache::{CacheKind, TokenCache, Tokens};
+use crate::cache::{CacheKind, Lengths, TokenCache, Tokens};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
 use crate::loader_config::LoaderConfig;
@@ -89,6 +89,10 @@ impl BatchSource for PairSource {
         }
         let lengths = (0..self.cache.n_rows()).map(|row| self.cache.lengths(row));
         Some(Buckets::new(lengths, self.cache.max_lens(), config).ok()?.padding_ratio())
+    }
+
+    fn lengths(&self) -> Vec<Lengths> {
+        Lengths::of_cache(&self.cache, Lengths::MOST_COUNTED)
     }
 
     fn fingerprint(&self) -> String {

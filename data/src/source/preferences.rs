@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Around, Buckets, EpochPlan, RowFormat, RowWriter};
-use crate::cache::{CacheKind, TokenCache, Tokens};
+use crate::cache::{CacheKind, Lengths, TokenCache, Tokens};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
 use crate::loader_config::LoaderConfig;
@@ -110,6 +110,10 @@ impl BatchSource for PreferenceSource {
 
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
         Some(self.buckets.shapes().into_iter().map(|(shape, batches)| (in_rows(shape), batches)).collect())
+    }
+
+    fn lengths(&self) -> Vec<Lengths> {
+        Lengths::of_cache(&self.cache, Lengths::MOST_COUNTED)
     }
 
     fn fingerprint(&self) -> String {

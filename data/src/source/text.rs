@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Around, Buckets, DocumentOrder, EpochPlan, RowFormat, RowWriter};
-use crate::cache::{CacheKind, TokenCache};
+use crate::cache::{CacheKind, Lengths, TokenCache};
 use crate::corpus::{Packing, Task, TextConfig};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
@@ -332,6 +332,10 @@ impl BatchSource for TextSource {
             }
             Rows::Sentences { buckets, .. } => buckets.shapes(),
         })
+    }
+
+    fn lengths(&self) -> Vec<Lengths> {
+        Lengths::of_cache(&self.cache, Lengths::MOST_COUNTED)
     }
 
     fn fingerprint(&self) -> String {

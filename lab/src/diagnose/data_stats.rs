@@ -3,12 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use kiln_data::{Buckets, LoaderConfig, Packing, RowReport, TextSource, TokenCache};
+use kiln_data::{Buckets, Lengths, LoaderConfig, Packing, RowReport, TextSource, TokenCache};
 use kiln_train::config::Config;
 use kiln_train::dataset::{Vocabulary, text_config};
 
-/// Bars of a histogram.
-const BARS: usize = 16;
 /// Rows that are decoded to count tokens per byte.
 const DECODED: usize = 2000;
 /// Less padding than this is not worth another shape, in fractions of the positions.
@@ -27,19 +25,6 @@ pub struct Batching {
     pub n_shapes: usize,
     /// Batches per epoch.
     pub n_batches: u64,
-}
-
-/// How many rows have which lengths.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Lengths {
-    /// "source", "target" or "document".
-    pub side: &'static str,
-    /// The mean, in tokens.
-    pub mean: f64,
-    /// The length that 50, 90, 99 and 100 % of the rows do not exceed, in tokens.
-    pub quantiles: [usize; 4],
-    /// Bars of equal width: the largest length in a bar and its rows. The last bar has all longer rows.
-    pub bars: Vec<(usize, usize)>,
 }
 
 /// What training data looks like.
@@ -98,18 +83,13 @@ impl DataStats {
             false => of_pairs(&config.loader, &rows, cache.max_lens())?,
         };
 
-        let sides: &[&'static str] = if cache.is_text() { &["document"] } else { &["source", "target"] };
-        let lengths = sides.iter().map(|side| {
-            let of_side = |(source, target): &(usize, usize)| if *side == "source" { *source } else { *target };
-            Lengths::of(side, rows.iter().map(of_side).collect())
-        });
         let n_cut = cache.is_text().then(|| {
             let row = text_config(config).seq_len;
             rows.iter().filter(|(_, len)| *len > row).count() as u64
         });
         let mut stats = Self {
             report: cache.report().clone(),
-            lengths: lengths.collect(),
+            lengths: Lengths::of_cache(&cache, usize::MAX),
             n_duplicates: cache.n_duplicates(),
             tokens_per_byte: tokens_per_byte(&cache, vocabulary)?,
             n_cut,
@@ -186,29 +166,6 @@ pub(super) fn better(batchings: &[Batching]) -> Option<&Batching> {
     let least = others().map(|other| other.padding).fold(f64::INFINITY, f64::min);
     let close = others().filter(|other| other.padding <= least + CLOSE && other.padding <= now.padding - WORTH);
     close.min_by_key(|other| other.n_shapes)
-}
-
-impl Lengths {
-    fn of(side: &'static str, mut lengths: Vec<usize>) -> Self {
-        lengths.sort_unstable();
-        let n = lengths.len().max(1);
-        let at = |share: f64| lengths.get(((share * n as f64).ceil() as usize).clamp(1, n) - 1).copied().unwrap_or(0);
-        // A few very long rows would make all other bars one.
-        let width = at(0.995).div_ceil(BARS).max(1);
-        let bars = (1..=BARS).map(|bar| {
-            let until = bar * width;
-            let is_last = bar == BARS;
-            let rows = lengths.partition_point(|len| is_last || *len <= until)
-                - lengths.partition_point(|len| *len <= until - width);
-            (if is_last { at(1.0).max(until) } else { until }, rows)
-        });
-        Self {
-            side,
-            mean: lengths.iter().sum::<usize>() as f64 / n as f64,
-            quantiles: [0.5, 0.9, 0.99, 1.0].map(at),
-            bars: bars.collect(),
-        }
-    }
 }
 
 /// The settings of the run, and others that pad less or hold more.
@@ -329,16 +286,6 @@ fn tokens_per_byte(cache: &TokenCache, vocabulary: &Vocabulary) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lengths_are_counted_once_and_the_last_bar_has_the_tail() {
-        let lengths = Lengths::of("source", (1..=1000).chain([100_000]).collect());
-        assert_eq!(lengths.quantiles, [501, 901, 991, 100_000]);
-        assert_eq!(lengths.bars.iter().map(|(_, rows)| rows).sum::<usize>(), 1001);
-        assert_eq!((lengths.bars.len(), lengths.bars[0], lengths.bars[BARS - 1].0), (BARS, (63, 63), 100_000));
-        let none = Lengths::of("source", Vec::new());
-        assert_eq!((none.quantiles, none.bars.len()), ([0; 4], BARS));
-    }
 
     #[test]
     fn the_fewest_shapes_among_the_best_settings_are_recommended() {

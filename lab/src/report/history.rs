@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use kiln_data::Lengths;
 use kiln_data::files::{MOST_LINE_BYTES, open_file};
 use kiln_ranks::terminal::in_one_line;
 use kiln_train::checkpoint::RUN_CONFIG_FILE;
@@ -19,6 +20,9 @@ pub use crate::diagnose::no_history::HistoryError;
 const LONGEST_LINE: u64 = 1 << 20;
 /// Figures of a model of one's own that are kept, from the first.
 const MOST_FIGURES: usize = 64;
+/// Sides whose lengths are kept, and bars of each, from the first.
+const MOST_SIDES: usize = 16;
+const MOST_BARS: usize = 64;
 /// Largest value that is drawn: sums and differences of larger ones are infinite.
 const LARGEST: f64 = 1e30;
 /// Notes and samples that are kept, from the newest.
@@ -73,6 +77,8 @@ pub struct History {
     pub config: Option<Config>,
     /// The device, if a process of this version or a later one has trained.
     pub(crate) device: Option<String>,
+    /// The lengths of the training rows, if a process of this version or a later one knew them.
+    pub(crate) lengths: Vec<Lengths>,
     /// Steps that were logged.
     pub(crate) n_steps: u64,
     /// The newest step.
@@ -121,6 +127,7 @@ impl History {
             dir: dir.to_path_buf(),
             config: Config::read(&config_path).ok(),
             device: None,
+            lengths: Vec::new(),
             n_steps: 0,
             last_step: 0,
             last_time: None,
@@ -220,6 +227,7 @@ impl History {
                 let name = line["device"].as_str().map(str::to_owned);
                 let many = line["devices"].as_u64().filter(|n| *n > 1);
                 self.device = name.map(|name| many.map_or(name.clone(), |n| format!("{n} x {name}")));
+                self.lengths = lengths(line);
                 self.end = None;
             }
             "note" => self.note(line["note"].as_str()),
@@ -292,6 +300,17 @@ fn value(line: &Value, measure: &Measure) -> Option<f64> {
         None => Some(value),
         Some(per) => number(line, per).filter(|whole| *whole > 0.0).map(|whole| value / whole),
     }
+}
+
+/// Returns the lengths of a line in a size that a page can show.
+fn lengths(line: &Value) -> Vec<Lengths> {
+    let mut sides: Vec<Lengths> = serde_json::from_value(line["lengths"].clone()).unwrap_or_default();
+    sides.truncate(MOST_SIDES);
+    for side in &mut sides {
+        side.side = in_one_line(&side.side);
+        side.bars.truncate(MOST_BARS);
+    }
+    sides
 }
 
 /// Returns a number of a line; `a.b` is field `b` of object `a`.

@@ -8,8 +8,9 @@ use super::catalogue::Section;
 use super::colours::{COLOURS, dark_rules, escaped};
 use super::curves::Figure;
 use super::draw::for_page;
+use super::histogram;
 use super::history::{History, Sample};
-use super::tables::{Table, differences, numbers, spread, summary};
+use super::tables::{Table, differences, lengths, numbers, spread, summary};
 
 const STYLE: &str = include_str!("style.css");
 /// In every page of this module and in no other file.
@@ -39,7 +40,12 @@ pub fn page(runs: &[History], refresh: Refresh) -> Result<String> {
     let samples: String = runs.iter().map(|run| samples(run, runs.len() > 1)).collect();
     let sections = Section::ALL.map(|section| (section, of_section(section, &figures)));
 
+    let data = data(runs)?;
+
     let mut links = vec![("runs", "Runs")];
+    if !data.is_empty() {
+        links.push(("data", "Data"));
+    }
     links.extend(
         sections.iter().filter(|(_, of)| !of.is_empty()).map(|(section, _)| (anchor(*section), section.heading())),
     );
@@ -59,6 +65,7 @@ pub fn page(runs: &[History], refresh: Refresh) -> Result<String> {
     body += &html(&summary(runs));
     body += &what_differs(runs);
     body += "</section>";
+    body += &data;
 
     for (section, figures) in sections {
         if figures.is_empty() {
@@ -164,6 +171,28 @@ fn one_figure(figure: &Figure) -> Result<String> {
         html(&numbers(figure)),
         id = escaped(&figure.id),
     ))
+}
+
+/// The lengths of the training rows of each run that knows them.
+fn data(runs: &[History]) -> Result<String> {
+    let mut figures = String::new();
+    for (number, run) in (1..).zip(runs).filter(|(_, run)| !run.lengths.is_empty()) {
+        let id = if runs.len() == 1 { "lengths".to_owned() } else { format!("lengths-{number}") };
+        let of = if runs.len() == 1 { String::new() } else { format!(": {}", run.name) };
+        let _ = write!(
+            figures,
+            "<figure id=\"{id}\"><h3>{}</h3>{}<details><summary>Numbers<span class=\"soft\"> of lengths</span></summary>{}</details></figure>\n",
+            escaped(&format!("Lengths of training rows{of}")),
+            histogram::for_page(&run.lengths, &id)?,
+            html(&lengths(&run.lengths)),
+        );
+    }
+    Ok(match figures.is_empty() {
+        true => figures,
+        false => format!(
+            "<section id=\"data\" aria-labelledby=\"data-h\"><h2 id=\"data-h\">Data</h2><div class=\"figures\">{figures}</div></section>"
+        ),
+    })
 }
 
 fn what_differs(runs: &[History]) -> String {

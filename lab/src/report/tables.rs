@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use kiln_data::Lengths;
 use kiln_train::config::task::traits_of;
 use kiln_train::units::{duration, thousands};
 
@@ -166,6 +167,17 @@ pub fn numbers(figure: &Figure) -> Table {
     });
     let head = ["step".to_owned()].into_iter().chain(curves.iter().map(|curve| curve.label.clone())).collect();
     Table { name: format!("Numbers of {}", figure.title), head, rows: rows.collect(), has_colours: false }
+}
+
+/// The numbers of the lengths of each side.
+pub fn lengths(sides: &[Lengths]) -> Table {
+    let rows = sides.iter().map(|side| {
+        let quantiles = side.quantiles.map(|len| thousands(len as f64));
+        let numbers = [thousands(side.rows as f64), short(side.mean)].into_iter().chain(quantiles);
+        [side.side.clone()].into_iter().chain(numbers).collect()
+    });
+    let head = ["tokens of", "rows", "mean", "half up to", "90 % up to", "99 % up to", "longest"].map(str::to_owned);
+    Table { name: "Lengths of rows in tokens".into(), head: head.into(), rows: rows.collect(), has_colours: false }
 }
 
 /// At most `n` items, the first and the last one among them.

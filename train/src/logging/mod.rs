@@ -308,7 +308,8 @@ mod samples {
 
     /// Calls `write` with a record of each kind in which every field is present.
     pub(super) fn complete(mut write: impl FnMut(&Record<'_>)) {
-        let start = StartMetrics { schema: SCHEMA, kiln: "0.1.0".into(), ..StartMetrics::default() };
+        let lengths = vec![kiln_data::Lengths::of("source", 3, 3, |row| row)];
+        let start = StartMetrics { schema: SCHEMA, kiln: "0.1.0".into(), lengths, ..StartMetrics::default() };
         let (some, number) = (Some(0.5), Some(1.0));
         let step =
             StepMetrics { loss_scale: some, skipped: true, stopped: true, loss_z: some, grad_norm_z: some, ..step(8) };

@@ -13,6 +13,7 @@ pub mod span;
 pub mod throughput;
 mod validation;
 
+use kiln_data::Lengths;
 use serde::{Deserialize, Serialize};
 
 pub use hardware::{DeviceMemory, DeviceTime, GpuUse, HostMemory, HostUse};
@@ -29,7 +30,7 @@ pub use validation::ValidationMetrics;
 pub const SCHEMA: u64 = 2;
 
 /// The process that writes the records after this one.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StartMetrics {
     /// [`SCHEMA`].
     pub schema: u64,
@@ -43,6 +44,9 @@ pub struct StartMetrics {
     pub device: String,
     /// Devices that train together.
     pub devices: u64,
+    /// The lengths of the training rows, by side. Empty if rows must be read to know.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub lengths: Vec<Lengths>,
 }
 
 /// Measurements of one optimizer step.

@@ -80,6 +80,7 @@ impl Prepared {
             steps: config.train.steps,
             device: device_name(&device),
             devices: ranks.size() as u64,
+            lengths: if ranks.is_first() { data.train.lengths() } else { Vec::new() },
         })?;
         let start = run.options.from.as_ref().map(|from| {
             let (path, step) = (from.path.display(), from.step);

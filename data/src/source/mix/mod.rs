@@ -40,6 +40,7 @@ pub use self::share::{MixShares, MixedPart, SharesFrom};
 use self::share::{of_cells, of_steps};
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Buckets, EpochPlan, MixedRows};
+use crate::cache::Lengths;
 use crate::error::{Error, Result};
 use crate::host_batch::{BatchLayout, HostBatch, Shape, SourceCount};
 use crate::loader_config::LoaderConfig;
@@ -276,6 +277,15 @@ impl BatchSource for MixSource {
             shapes.entry(shape).or_insert(n);
         }
         Some(shapes)
+    }
+
+    fn lengths(&self) -> Vec<Lengths> {
+        let of_part = |part: usize| {
+            let name = self.parts.name(part).clone();
+            let sides = self.parts.lengths_by_side(part).into_iter();
+            sides.map(move |side| Lengths { side: format!("{name}: {}", side.side), ..side })
+        };
+        (0..self.parts.len()).flat_map(of_part).collect()
     }
 
     fn fingerprint(&self) -> String {

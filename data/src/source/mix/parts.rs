@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::batch::{Collator, DocumentOrder, RowFormat, RowWriter};
+use crate::cache::Lengths;
 use crate::error::Result;
 use crate::host_batch::{HostBatch, Shape};
 use crate::sampler::Order;
@@ -46,6 +47,14 @@ impl MixParts {
             Self::Pairs(parts) => &parts[part].name,
             Self::Text(parts) => &parts[part].name,
             Self::Chat(parts) => &parts[part].name,
+        }
+    }
+
+    pub(super) fn lengths_by_side(&self, part: usize) -> Vec<Lengths> {
+        match self {
+            Self::Pairs(parts) => parts[part].source.lengths(),
+            Self::Text(parts) => parts[part].source.lengths(),
+            Self::Chat(parts) => parts[part].source.lengths(),
         }
     }
 

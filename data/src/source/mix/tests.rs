@@ -326,3 +326,14 @@ fn files_of_every_format_are_sources_of_one_mixture() {
     epoch.iter().flat_map(|batch| &batch.row_sources).for_each(|of| rows[usize::from(*of)] += 1);
     assert_eq!(rows, vec![n; files.len()]);
 }
+
+#[test]
+fn the_lengths_of_each_source_are_known_by_its_name() {
+    let of_pairs = pairs(&MixShares::Weights(vec![1.0; 5]), &loader_config(0)).expect("valid shares").lengths();
+    let found: Vec<_> = of_pairs.iter().map(|side| (side.side.as_str(), side.rows)).collect();
+    assert_eq!(found[..3], [("s0: source", 300), ("s0: target", 300), ("s1: source", 40)]);
+    assert_eq!(found.len(), 10);
+    let of_text = texts(&MixShares::Temperature(3.0), &loader_config(0)).lengths();
+    assert_eq!((of_text.len(), of_text[2].side.as_str(), of_text[2].rows), (3, "t2: document", 6));
+    assert!(of_pairs.iter().chain(&of_text).all(|side| side.quantiles[0] > 0 && side.mean > 1.0), "{of_pairs:?}");
+}

@@ -78,3 +78,24 @@ fn two_folders_of_one_name_are_named_by_their_paths() {
     name_apart(&mut runs);
     assert_eq!(runs.map(|run| run.name), ["a/x", "b/x", "y"]);
 }
+
+#[test]
+fn lengths_are_the_newest_process_s_and_damaged_ones_are_left_out() {
+    let side = |name: &str, n_bars: usize| {
+        let bars = vec!["[4,9]"; n_bars].join(",");
+        format!("{{\"side\":\"{name}\",\"rows\":9,\"mean\":3,\"quantiles\":[3,4,4,4],\"bars\":[{bars}]}}")
+    };
+    let start = |lengths: &str| format!("{{\"kind\":\"start\",\"step\":0,\"lengths\":{lengths}}}\n");
+    let step = "{\"kind\":\"step\",\"step\":1,\"loss\":1}\n";
+    let read = |starts: &str| run(format!("{starts}{step}").as_bytes()).1.expect("a step").lengths;
+
+    let lengths = read(&(start("[]") + &start(&format!("[{},{}]", side("a\\u0007b", 1), side("target", 5000)))));
+    assert_eq!((lengths.len(), lengths[0].side.as_str()), (2, "a\u{fffd}b"));
+    assert_eq!((lengths[0].bars.as_slice(), lengths[1].bars.len()), ([(4, 9)].as_slice(), MOST_BARS));
+
+    let many = vec![side("x", 1); 1000].join(",");
+    assert_eq!(read(&start(&format!("[{many}]"))).len(), MOST_SIDES);
+    for damaged in ["7", "null", "[{\"side\":\"x\"}]", "[[]]", "{\"side\":1}"] {
+        assert!(read(&start(damaged)).is_empty(), "{damaged}");
+    }
+}
