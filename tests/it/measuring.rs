@@ -212,7 +212,10 @@ fn the_carried_baseline_is_removed_after_the_bench() {
     let printed = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(printed.contains("torch   0.5000 ms"), "{printed}{}", String::from_utf8_lossy(&output.stderr));
 
-    assert!(printed.contains("torch compiled     3.00 ms      85333 tok/s  MFU unknown"), "{printed}");
+    assert!(
+        printed.contains("torch compiled     3.00 ms      85333 tok/s    1333.3 samples/s  MFU unknown"),
+        "{printed}"
+    );
     assert!(place.read("workload").contains(r#""device":"cpu""#), "{}", place.read("workload"));
 
     assert_eq!(place.read("files"), "decode.py\nmodels.py\noperators.py\ntrain_step.py\ntransformer.py\n");

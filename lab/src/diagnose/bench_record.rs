@@ -33,6 +33,9 @@ pub struct BenchRecord {
     pub(crate) host_ms: f64,
     /// Non-padding tokens per second.
     pub(crate) tokens_per_sec: f64,
+    /// Pairs, or rows of text, per second. Lines of earlier versions lack it.
+    #[serde(default)]
+    pub samples_per_sec: Option<f64>,
     /// From 0 to 1; null if the peak of the device is unknown.
     pub(crate) mfu: Option<f64>,
     /// Device memory at the end, which is the peak; null if unknown.
@@ -61,6 +64,7 @@ impl BenchRecord {
             spread_ms: time.spread.map(ms),
             host_ms: ms(time.enqueue),
             tokens_per_sec: time.tokens_per_sec,
+            samples_per_sec: Some(time.samples_per_sec),
             mfu: time.mfu,
             reserved_bytes: time.reserved_bytes,
             warm_up_secs: time.warm_up.as_secs_f64(),
@@ -158,6 +162,7 @@ mod tests {
             spread_ms,
             host_ms: 1.0,
             tokens_per_sec: 100.0,
+            samples_per_sec: Some(10.0),
             mfu: None,
             reserved_bytes: None,
             warm_up_secs: 1.0,
@@ -190,7 +195,12 @@ mod tests {
         let path = folder.path().join("bench.jsonl");
         let wanted = record(8.0, [7.9, 8.2]);
         fs::write(&path, format!("{}\n\n", serde_json::to_string(&wanted).expect("JSON"))).expect("writable");
-        assert_eq!(BenchRecord::read_all(&path).expect("readable"), [wanted]);
+        assert_eq!(BenchRecord::read_all(&path).expect("readable"), [wanted.clone()]);
+        let mut older = serde_json::to_value(&wanted).expect("JSON");
+        older.as_object_mut().expect("an object").remove("samples_per_sec");
+        fs::write(&path, older.to_string()).expect("writable");
+        let wanted = BenchRecord { samples_per_sec: None, ..wanted };
+        assert_eq!(BenchRecord::read_all(&path).expect("of an earlier version"), [wanted]);
 
         for (text, part) in [("", "the file is empty"), ("{}\n", "bench.jsonl:1: not a line of kiln bench --json")] {
             fs::write(&path, text).expect("writable");

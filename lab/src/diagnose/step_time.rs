@@ -28,6 +28,8 @@ pub struct StepTime {
     pub replayed: Result<(), String>,
     /// Non-padding tokens per second.
     pub tokens_per_sec: f64,
+    /// Pairs, or rows of text, per second.
+    pub samples_per_sec: f64,
     /// Model FLOPs utilization from 0 to 1, if the device's peak is known.
     pub mfu: Option<f64>,
     /// Device memory reserved at the end. It is the peak, because the allocator returns nothing.
@@ -75,6 +77,7 @@ pub fn measure(
         warm_up,
         replayed: stepper.replayed(),
         tokens_per_sec: tokens / time.as_secs_f64(),
+        samples_per_sec: workload.batch_size as f64 / time.as_secs_f64(),
         mfu: peak.map(|peak| workload.flops() / time.as_secs_f64() / peak),
         reserved_bytes,
         activation_bytes_per_position: reserved_bytes
@@ -97,6 +100,8 @@ mod tests {
         assert!(time.spread[0] <= time.step && time.step <= time.spread[1], "{:?}", time.spread);
         assert!(time.losses[0] > time.losses[1], "{:?}", time.losses);
         assert!(time.tokens_per_sec > 0.0 && time.mfu.is_none());
+        let samples = time.samples_per_sec * time.step.as_secs_f64();
+        assert!((samples - workload.batch_size as f64).abs() < 1e-6, "{samples} per step");
         assert!(time.replayed.expect_err("the CPU replays nothing").contains("CPU"));
     }
 }

@@ -16,7 +16,10 @@ use super::{Bench, ms};
 pub(super) fn header(bench: &Bench) {
     let Effort { steps, repeats, .. } = bench.effort;
     stdout_line!("{}, {:?}, {repeats} x {steps} steps", device_name(&bench.device), bench.dtype);
-    stdout_line!("tok/s = non-padding tokens / time; MFU = {}", mfu_formula(bench.peaks.as_ref()));
+    stdout_line!(
+        "tok/s = non-padding tokens / time; samples/s = pairs or rows of text / time; MFU = {}",
+        mfu_formula(bench.peaks.as_ref())
+    );
 }
 
 fn mfu_formula(peaks: Option<&Peaks>) -> String {
@@ -33,9 +36,10 @@ pub(super) fn ours(workload: &Workload, time: &StepTime) {
     let [fastest, slowest] = time.spread;
     stdout_line!("{}", workload.title);
     stdout_line!(
-        "  kiln           {:>8.2} ms  {:>9.0} tok/s  MFU {mfu:>5}  memory {memory}{host}  warm-up {:.1} s  loss {:.3} -> {:.3}",
+        "  kiln           {:>8.2} ms  {:>9.0} tok/s  {:>8.1} samples/s  MFU {mfu:>5}  memory {memory}{host}  warm-up {:.1} s  loss {:.3} -> {:.3}",
         ms(time.step),
         time.tokens_per_sec,
+        time.samples_per_sec,
         time.warm_up.as_secs_f64(),
         time.losses[0],
         time.losses[1],
@@ -74,10 +78,12 @@ pub(super) fn peer(record: &BenchRecord, lacks_workload: bool) {
     for theirs in &record.peer {
         let mfu = if theirs.mfu_percent.is_nan() { "unknown".into() } else { format!("{:.1}%", theirs.mfu_percent) };
         stdout_line!(
-            "  torch {:<8} {:>8.2} ms  {:>9.0} tok/s  MFU {mfu:>5}  memory {:.2} GiB  kiln is {:.2} x as fast",
+            "  torch {:<8} {:>8.2} ms  {:>9.0} tok/s  {:>8.1} samples/s  MFU {mfu:>5}  memory {:.2} GiB  kiln is {:.2} x as fast",
             if theirs.compiled { "compiled" } else { "eager" },
             theirs.step_ms,
             theirs.tokens_per_sec,
+            // The same rows in another time.
+            record.samples_per_sec.map_or(f64::NAN, |ours| ours * record.step_ms / theirs.step_ms),
             theirs.peak_gib,
             theirs.step_ms / record.step_ms,
         );

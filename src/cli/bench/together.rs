@@ -141,8 +141,9 @@ fn print(workload: &Workload, alone: [&StepTime; 2], together: &StepTime, step: 
         memory(alone[0].reserved_bytes)
     );
     stdout_line!(
-        "  together       {:>8.2} ms  {sum_together:>9.0} tok/s, {:.1} % of the devices alone  memory {}  host {:.2} ms  loss {:.3} -> {:.3}",
+        "  together       {:>8.2} ms  {sum_together:>9.0} tok/s, {:.1} samples/s, {:.1} % of the devices alone  memory {}  host {:.2} ms  loss {:.3} -> {:.3}",
         ms(step),
+        sum_together * together.samples_per_sec / together.tokens_per_sec,
         100.0 * sum_together / sum_alone,
         memory(together.reserved_bytes),
         ms(together.enqueue),
