@@ -64,7 +64,7 @@ pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, DroppedRows, Example,
     FilterConfig, FilteredRows, Header, LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, LengthUnit,
     Origins, Packing, PairCorpus, Role, RowFilter, RowReader, RowReport, Table, Task, TextConfig, TextCorpus,
-    TextFormat, Unknown, check_layout, count_pairs, count_words, spelled_tokens,
+    TextFormat, Unknown, check_layout, count_pairs, count_words, files_in, spelled_tokens,
 };
 pub use error::{Error, Result, panic_text};
 pub use formats::{FileFormat, Split, find_files, records_of};

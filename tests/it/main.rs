@@ -13,6 +13,7 @@ mod faults;
 mod filters;
 mod first_hours;
 mod formats;
+mod fourth_trial;
 mod fuzz;
 mod generation_settings;
 mod gguf;

@@ -33,7 +33,7 @@ pub use report::{BadRow, BadRowKind, DroppedRows, RowReport, spelled_tokens};
 pub use size::{count_pairs, count_words};
 pub(crate) use text::{BlockStart, Conversation, DocumentPart, Preference, TextBlock, TextFile};
 pub use text::{ChatMessage, Learn, Role};
-pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat};
+pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat, files_in};
 pub use unknown::{CharacterCounts, Unknown};
 
 /// What the fingerprint of a corpus gets for how special tokens in the text are read. Nothing for the default, so that caches of earlier

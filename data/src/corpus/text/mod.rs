@@ -242,6 +242,22 @@ impl TextCorpus {
     }
 }
 
+/// Returns the files of `entries`: each file, and all files of each folder and its subfolders. A name that no file has stays.
+///
+/// # Errors
+///
+/// If a folder cannot be listed.
+pub fn files_in(entries: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in entries {
+        match entry.is_dir() {
+            true => files_below(entry, &mut found)?,
+            false => found.push(entry.clone()),
+        }
+    }
+    Ok(found)
+}
+
 /// Appends a file, or all files of a folder and its subfolders, sorted by name and without hidden ones.
 pub(super) fn files_below(entry: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     let metadata = std::fs::metadata(entry).map_err(Error::io(entry, "opening the text"))?;
