@@ -44,3 +44,22 @@ fn validation_text_in_the_training_folder_is_warned_about() {
     assert_eq!(warned("texts", "dev"), "");
     assert_eq!(warned("texts/a.txt", "texts/more"), "");
 }
+
+#[test]
+fn two_texts_of_any_names_are_questions_and_answers_for_a_language_model() {
+    let place = Workplace::new();
+    place.write("text.txt", documents(60, "a"));
+    let keys = ["train.steps=12", "tokenizer.vocab_size=300", "data.text.seq_len=128", "model.max_positions=128"];
+    place.train(&[&["--task", "lm", "--run", "runs/a", "text.txt"][..], &sets(&keys)].concat()).ok();
+    let rows: String = (0..60).map(|i| format!("{{\"Frage\": \"text {i}\", \"Antwort\": \"number {i}\"}}\n")).collect();
+    place.write("de.jsonl", rows);
+
+    let tune = ["train", "--device", "cpu", "--dry-run", "--from", "runs/a", "--set", "data.train=de.jsonl"];
+    let field = "--set data.text.field=Frage,Antwort";
+    let asked = place.run(&[&tune[..], &sets(&["data.text.format=chat"])].concat());
+    let asked = asked.refused(3, &["its rows are questions and answers", field]);
+    assert!(!asked.stderr.contains("translation"), "{asked:#?}");
+    place.run(&tune).refused(3, &[&format!("--set data.text.format=chat {field}")]);
+    let keys = sets(&["data.text.format=chat", "data.text.field=Frage,Antwort", "data.text.seq_len=128"]);
+    place.run(&[&tune[..], &keys].concat()).ok();
+}

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use self::recognize::{is_rated, names_in, recognize};
+use self::recognize::{is_rated, names_in, recognize, two_texts};
 use super::json::{FirstRows, first_rows};
 use super::labelled::LabelConfig;
 use super::pairs::{CorpusConfig, CorpusFormat, OR_REVERSED, flag, says_direction};
@@ -108,6 +108,13 @@ impl RowReader<'_> {
             recognize(&rows, &order)
         };
         let Some(layout) = layout.map(|layout| self.turned(layout)) else { return Ok(()) };
+
+        let as_answers = self.as_answers(&layout, &rows, &order);
+        let keeps_task = self.text.format == TextFormat::Chat || !self.other_tasks.contains(&Task::Translation);
+        let (layout, or_chat) = match as_answers {
+            Some(answers) if keeps_task => (answers, None),
+            other => (layout, other),
+        };
         let names = names_in(&rows).iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
         // The columns of CoNLL have no names in the file.
         let they_have = if format.has_tags() { String::new() } else { format!(" (they have {names})") };
@@ -140,13 +147,33 @@ impl RowReader<'_> {
         if flags.is_empty() {
             return Ok(());
         }
+
         let or_reversed = if self.knows_direction(&layout) { "" } else { OR_REVERSED };
         let or_pairs = as_pairs.map(|flags| format!("\nto translate with them, read them as pairs with {flags}"));
+        let or_chat = or_chat.and_then(|answers| self.flags(&answers)).map(|(_, flags)| flags.join(" "));
+        let or_chat = or_chat.map(|flags| format!("\nto learn to answer them as a language model: {flags}"));
         let flags = flags.join(" ");
         Err(Error::BadRows(format!(
             "{rows_are}: read them as such with {flags}{or_reversed}{}",
-            or_pairs.unwrap_or_default()
+            or_pairs.or(or_chat).unwrap_or_default()
         )))
+    }
+
+    /// Takes two texts with names of their own for a question and its answer, where a language model reads them.
+    fn as_answers(&self, layout: &Layout, rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
+        if self.task != Task::Lm {
+            return None;
+        }
+        let is_chat = self.text.format == TextFormat::Chat;
+        let [question, answer] = match layout.clone() {
+            Layout::Pairs { source, target } => [source, target],
+            Layout::Labelled { text, label } if is_chat => [text, label],
+            Layout::Texts { .. } if is_chat => two_texts(rows, order)?,
+            _ => return None,
+        };
+        let field = format!("{question},{answer}");
+        let is_read = |row: &Map<String, Value>| Conversation::of(row, &field).is_ok() && Rating::of(row).is_none();
+        rows.iter().any(is_read).then_some(Layout::Answers { question, answer })
     }
 
     /// Whether the row has an answer and a rating of it: in a known layout, or in the fields that this reader is set to.
@@ -169,7 +196,12 @@ impl RowReader<'_> {
 
     /// Whether the names of a pair, or the configuration, say which text is the source. Other layouts have no direction.
     fn knows_direction(&self, layout: &Layout) -> bool {
-        let Layout::Pairs { source, target } = layout else { return true };
+        let (Layout::Pairs { source, target } | Layout::Answers { question: source, answer: target }) = layout else {
+            return true;
+        };
+        if ANSWERS.contains(&[source.as_str(), target.as_str()]) {
+            return true;
+        }
         let is_set = self.corpus.source_field == *source || self.corpus.target_field == *target;
         is_set || says_direction(source, target)
     }

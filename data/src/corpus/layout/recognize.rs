@@ -149,11 +149,8 @@ struct Column {
 
 /// Rows of strings: labelled texts, pairs or texts.
 fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
-    let mut columns: BTreeMap<String, Column> = BTreeMap::new();
-    rows.iter().for_each(|row| collect("", row, &mut columns));
-    let mut strings: Vec<(&String, &Column)> =
-        columns.iter().filter(|(name, column)| column.is_string && !is_about(name)).collect();
-    strings.sort_by_key(|(name, _)| order.iter().position(|other| other == *name).unwrap_or(usize::MAX));
+    let columns = columns_of(rows);
+    let strings = strings_of(&columns, order);
     let longest = |except: Option<&String>| {
         let others = strings.iter().filter(|(name, _)| Some(*name) != except);
         let named = |name: &str| TEXTS.contains(&name.to_lowercase().as_str());
@@ -179,6 +176,31 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
         return Some(Layout::Labelled { text, label });
     }
     are_pair.or_else(|| Some(Layout::Texts { field: longest(None)? }))
+}
+
+/// Returns the two longest texts of rows, in the order of the file.
+pub(super) fn two_texts(rows: &[Map<String, Value>], order: &[String]) -> Option<[String; 2]> {
+    let columns = columns_of(rows);
+    let mut texts: Vec<_> = strings_of(&columns, order).into_iter().enumerate().collect();
+    texts.sort_by_key(|(_, (_, column))| std::cmp::Reverse(column.n_bytes));
+    texts.truncate(2);
+    texts.sort_by_key(|(at, _)| *at);
+    let names: Vec<String> = texts.into_iter().map(|(_, (name, _))| name.clone()).collect();
+    names.try_into().ok()
+}
+
+/// Returns the columns of strings that are not about another one, in the order of the file.
+fn strings_of<'a>(columns: &'a BTreeMap<String, Column>, order: &[String]) -> Vec<(&'a String, &'a Column)> {
+    let mut strings: Vec<(&String, &Column)> =
+        columns.iter().filter(|(name, column)| column.is_string && !is_about(name)).collect();
+    strings.sort_by_key(|(name, _)| order.iter().position(|other| other == *name).unwrap_or(usize::MAX));
+    strings
+}
+
+fn columns_of(rows: &[Map<String, Value>]) -> BTreeMap<String, Column> {
+    let mut columns = BTreeMap::new();
+    rows.iter().for_each(|row| collect("", row, &mut columns));
+    columns
 }
 
 /// Whether the field says something about the text next to it.

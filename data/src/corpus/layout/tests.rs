@@ -50,6 +50,25 @@ fn questions_and_answers_can_be_translated() {
 }
 
 #[test]
+fn two_texts_with_other_names_are_questions_where_conversations_are_asked_for() {
+    let chat = [DEFAULT[0], ["chat", "text"]];
+    for (row, wanted) in [
+        (r#"{"Frage": "a b", "Antwort": "c"}"#, "--set data.text.field=Frage,Antwort (or the other way round)"),
+        (r#"{"Antwort": "c", "question": "a b"}"#, "--set data.text.field=question,Antwort"),
+        (r#"{"id": "1", "thema": "x", "frage": "a b", "antwort": "c d"}"#, "=frage,antwort (or the other way round)"),
+        (r#"{"text": "a b", "topic": "sport"}"#, "--set data.text.field=text,topic (or the other way round)"),
+    ] {
+        let message = refusal("a.jsonl", row, Task::Lm, chat);
+        assert!(message.contains("its rows are questions and answers") && message.ends_with(wanted), "{message}");
+        assert!(!message.contains("--task"), "{message}");
+    }
+
+    let free = refusal("a.jsonl", r#"{"Frage": "a b", "Antwort": "c"}"#, Task::Lm, DEFAULT);
+    let or_chat = "as a language model: --set data.text.format=chat --set data.text.field=Frage,Antwort";
+    assert!(free.contains("--task translation") && free.ends_with(or_chat), "{free}");
+}
+
+#[test]
 fn words_with_tags_are_not_taken_for_pairs() {
     for name in ["a.conll", "a.iob2"] {
         let message = refusal(name, "Anna B-PER\nreads O\n\n", Task::Translation, DEFAULT);
