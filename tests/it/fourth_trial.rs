@@ -63,3 +63,20 @@ fn two_texts_of_any_names_are_questions_and_answers_for_a_language_model() {
     let keys = sets(&["data.text.format=chat", "data.text.field=Frage,Antwort", "data.text.seq_len=128"]);
     place.run(&[&tune[..], &keys].concat()).ok();
 }
+
+#[test]
+fn one_document_is_not_divided_by_another_number() {
+    let place = Workplace::new();
+    place.write("input.txt", documents(200, "ROMEO").replace("\n\n", "\n"));
+    for split in ["data.split=0.1", "data.split=1", "data.split=2"] {
+        let ran = place.run(&dry("lm", &[&["input.txt"][..], &sets(&[split])].concat()));
+        let ran = ran.refused(3, &["blank lines separate documents", "--set data.text.format=lines", "data.valid"]);
+        assert!(!ran.stderr.contains("another number"), "{ran:#?}");
+    }
+    let lines = sets(&["data.split=0.1", "data.text.format=lines", "tokenizer.vocab_size=300"]);
+    place.run(&dry("lm", &[&["input.txt"][..], &lines].concat())).ok();
+
+    place.write("one.jsonl", "{\"src\": \"a b\", \"trg\": \"c d\"}\n");
+    let ran = place.run(&dry("translation", &[&["one.jsonl"][..], &sets(&["data.split=0.1"])].concat()));
+    ran.refused(3, &["cannot divide one document or row", "add rows"]);
+}

@@ -154,7 +154,7 @@ impl FileFormat {
     pub(crate) const TSV: Self = Self(&table::TSV);
 
     /// Finds the format of a file by its name, without the endings of compressed files.
-    pub(crate) fn by_name(path: &Path) -> Option<Self> {
+    pub fn by_name(path: &Path) -> Option<Self> {
         let ending = ending(path);
         FORMATS.into_iter().find(|format| format.endings.contains(&ending.as_str())).map(Self)
     }

@@ -10,7 +10,8 @@ use std::time::UNIX_EPOCH;
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
 use kiln_data::{
-    CorpusConfig, CorpusFormat, LabelledCorpus, Origins, PairCorpus, TextConfig, TextCorpus, TextFormat, records_of,
+    CorpusConfig, CorpusFormat, FileFormat, LabelledCorpus, Origins, PairCorpus, TextConfig, TextCorpus, TextFormat,
+    records_of,
 };
 use serde_json::json;
 
@@ -22,6 +23,10 @@ const TRAIN: &str = "split.train.jsonl";
 const VALID: &str = "split.valid.jsonl";
 /// Says what the two files were made of.
 const STAMP: &str = "split.json";
+
+/// What makes more documents of plain text.
+const DIVIDED_BY_LINES: &str = "blank lines separate documents: add some, take each line as a document with --set \
+                                data.text.format=lines, or name a text for data.valid";
 
 /// Divides the training text of `config` into two files in `cache_dir`, unless that is done. Returns the configuration that reads them;
 /// `None` without `data.split`.
@@ -35,7 +40,7 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
     let stamp = stamp(config)?;
     let is_done = read_file(&cache_dir.join(STAMP)).is_ok_and(|found| found == stamp.as_bytes());
     if !is_done {
-        let rows = Rows::read(config)?;
+        let rows = Rows { remedy: remedy_for_few(config), ..Rows::read(config)? };
         note(&rows.write(config.data.split, cache_dir)?);
         rows.bad.iter().for_each(|line| note(line));
         replace_file(&cache_dir.join(STAMP), stamp.as_bytes())?;
@@ -123,6 +128,22 @@ struct Rows {
     origins: Origins,
     /// A sentence about rows that cannot be used.
     bad: Option<String>,
+    /// What makes more rows of the same text.
+    remedy: &'static str,
+}
+
+/// Says how the text of `config` becomes rows, and what makes more of them.
+fn remedy_for_few(config: &Config) -> &'static str {
+    let is_plain = is_plain_text(config) && traits_of(config.task).reads == Reads::Text;
+    let has_records = || config.data.train.iter().any(|file| FileFormat::by_name(file).is_some());
+    match config.data.text.format {
+        TextFormat::Files if is_plain => {
+            "each file is a document: --set data.text.format=blank_lines or lines divides files, or name a text for data.valid"
+        }
+        TextFormat::BlankLines if is_plain => DIVIDED_BY_LINES,
+        TextFormat::Auto if is_plain && !has_records() => DIVIDED_BY_LINES,
+        _ => "add rows, or name a text for data.valid",
+    }
 }
 
 impl Rows {
@@ -149,7 +170,7 @@ impl Rows {
             // What is wrong with a conversation is said when it is read.
             Reads::Text => return Self::records(config, |_| true),
         };
-        Ok(Self { lines, origins, bad: (report.bad() > 0).then(|| report.to_string()) })
+        Ok(Self { lines, origins, bad: (report.bad() > 0).then(|| report.to_string()), ..Self::default() })
     }
 
     /// Reads the records of the training text that are `wanted`.
@@ -184,15 +205,18 @@ impl Rows {
             (0..hashes.len()).filter(|row| (hashes[*row] < limit) == is_valid).collect()
         };
         let (train, valid) = (part(false), part(true));
-        anyhow::ensure!(
-            !train.is_empty() && !valid.is_empty(),
-            kiln_data::Error::Invalid(format!(
-                "data.split = {split} leaves {} rows for training and {} for validation, of {}: set another number of rows or fraction",
-                train.len(),
-                valid.len(),
-                hashes.len()
-            ))
-        );
+        if train.is_empty() || valid.is_empty() {
+            let (n_train, n_valid, n) = (train.len(), valid.len(), hashes.len());
+            let found = match n {
+                1 => format!("data.split = {split} cannot divide one document or row"),
+                _ => format!(
+                    "data.split = {split} leaves {n_train} rows for training and {n_valid} for validation, of {n}: set another number of \
+                     rows or fraction"
+                ),
+            };
+            return Err(kiln_data::Error::Invalid(format!("{found}; {}", self.remedy)).into());
+        }
+
         for (name, part) in [(TRAIN, &train), (VALID, &valid)] {
             let path = cache_dir.join(name);
             let lines: Vec<&str> = part.iter().map(|row| self.lines[*row].as_str()).collect();
@@ -271,5 +295,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let all = rows_of(&rows).write(1000.0, folder.path()).expect_err("nothing to train on").to_string();
         assert!(all.contains("leaves 0 rows for training"), "{all}");
+        let one = rows_of(&[row(0)]).write(0.1, folder.path()).expect_err("one row").to_string();
+        assert!(one.contains("cannot divide one document") && !one.contains("another number"), "{one}");
     }
 }
