@@ -80,3 +80,19 @@ fn one_document_is_not_divided_by_another_number() {
     let ran = place.run(&dry("translation", &[&["one.jsonl"][..], &sets(&["data.split=0.1"])].concat()));
     ran.refused(3, &["cannot divide one document or row", "add rows"]);
 }
+
+#[test]
+fn two_texts_with_a_class_are_read_by_a_classifier() {
+    let place = Workplace::new();
+    let row = |i: usize| format!("\"sentence1\": \"first {i}\", \"sentence2\": \"second {i}\", \"label\": {}", i % 2);
+    place.write("pairs.jsonl", (0..60).map(|i| format!("{{{}}}\n", row(i))).collect::<String>());
+    let rows: String = (0..60).map(|i| format!("first {i}\tsecond {i}\t{}\n", i % 2)).collect();
+    place.write("pairs.tsv", format!("sentence1\tsentence2\tlabel\n{rows}"));
+    let keys = ["data.labels.text_field=sentence1", "data.labels.pair_field=sentence2"];
+    for file in ["pairs.jsonl", "pairs.tsv"] {
+        let refused = place.run(&dry("classification", &[file])).refused(3, &keys);
+        assert!(!refused.stderr.contains("translation"), "{refused:#?}");
+        let keys = sets(&[keys[0], keys[1], "tokenizer.vocab_size=300"]);
+        place.run(&dry("classification", &[&[file][..], &keys].concat())).ok();
+    }
+}

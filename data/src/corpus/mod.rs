@@ -5,6 +5,7 @@
 //! results come back in the order of the files.
 
 mod field_order;
+mod fields;
 mod filter;
 mod json;
 mod labelled;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::LabelConfig;
+use crate::corpus::fields::{are_alike, is_about, is_label};
 use crate::corpus::pairs::{check_delimiter, flag};
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
@@ -138,43 +139,111 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
     }
 
     let missing: Vec<String> = lacking(first, columns).iter().map(|name| format!("\"{name}\"")).collect();
+    let mut known = columns.to_vec();
+    let mut meant = meant;
+    if let (Some(second), Some(text)) = (second_text(rows, task, &meant, columns), meant[0]) {
+        let is_free = first[text].trim() != columns[0].1;
+        let [text, second] = if is_free { [text.min(second), text.max(second)] } else { [text, second] };
+        meant[0] = Some(text);
+        meant.push(Some(second));
+        known.push(("data.labels.pair_field", LabelConfig::default().pair_field));
+    }
+
     let name = |at: &Option<usize>| at.map_or("NAME", |at| first[at].trim());
-    let wrong = columns.iter().zip(&meant).filter(|((_, now), at)| name(at) != now && !now.contains('{'));
+    let wrong = known.iter().zip(&meant).filter(|((_, now), at)| name(at) != now && !now.contains('{'));
     let flags: Vec<String> = wrong.map(|((key, _), at)| flag(key, name(at))).collect();
+    let or_classes = match other_classes(rows, task, &meant) {
+        found if found.is_empty() => String::new(),
+        found => format!("\n  other columns that can be the class: {}", found.join(", ")),
+    };
+    let or_data = if are_names(rows) { "" } else { "\n  if the first row is data: add one with names above it" };
     format!(
-        "the first row names the columns, and none of them is {}: it has {}\n  to name the columns: {}\n  if the first row is data: \
-         add one with names above it",
+        "the first row names the columns, and none of them is {}: it has {}\n  to name the columns: {}{or_classes}{or_data}",
         missing.join(" or "),
         shown.join(", "),
         flags.join(" ")
     )
 }
 
-/// Returns which columns are probably meant. Those with the wanted names are. Else labels are the values that recur most, and the text
-/// is the longest column.
+/// The cells of a column, without its name.
+fn cells(rows: &[Vec<String>], at: usize) -> impl Iterator<Item = &String> {
+    rows[1..].iter().filter_map(move |row| row.get(at))
+}
+
+fn n_bytes(rows: &[Vec<String>], at: usize) -> usize {
+    cells(rows, at).map(String::len).sum()
+}
+
+/// Whether few values of a column recur in many rows.
+fn recurs(rows: &[Vec<String>], at: usize) -> bool {
+    let n_distinct = cells(rows, at).collect::<HashSet<_>>().len();
+    n_distinct > 1 && n_distinct * 4 < rows.len()
+}
+
+fn are_numbers(rows: &[Vec<String>], at: usize) -> bool {
+    cells(rows, at).all(|cell| cell.trim().parse::<f64>().is_ok())
+}
+
+/// Whether the first row surely has names: a usual one, or a word above numbers.
+fn are_names(rows: &[Vec<String>]) -> bool {
+    let is_name = |(at, cell): (usize, &String)| {
+        let (cell, is_filled) = (cell.trim(), rows.len() > 2 && !cell.trim().is_empty());
+        is_about(cell) || is_label(cell) || is_filled && cell.parse::<f64>().is_err() && are_numbers(rows, at)
+    };
+    rows[0].iter().enumerate().any(is_name)
+}
+
+/// Returns the only column with a second text, as long as the one that is meant.
+fn second_text(
+    rows: &[Vec<String>],
+    task: Task,
+    meant: &[Option<usize>],
+    columns: &[(&'static str, String)],
+) -> Option<usize> {
+    let text = meant[0].filter(|_| task == Task::Classification && columns.len() == 2)?;
+    let is_text = |at: &usize| {
+        let name = rows[0][*at].trim();
+        let is_other = is_about(name) || is_label(name) || recurs(rows, *at) || are_numbers(rows, *at);
+        !meant.contains(&Some(*at)) && !is_other && are_alike([n_bytes(rows, *at), n_bytes(rows, text)])
+    };
+    let mut found = (0..rows[0].len()).filter(is_text);
+    found.next().filter(|_| found.next().is_none())
+}
+
+/// Returns the names of the columns that look like a class and are not meant.
+fn other_classes(rows: &[Vec<String>], task: Task, meant: &[Option<usize>]) -> Vec<String> {
+    let can_be = |at: &usize| {
+        let name = rows[0][*at].trim();
+        !meant.contains(&Some(*at)) && !name.is_empty() && !is_about(name) && recurs(rows, *at)
+    };
+    let is_open = task == Task::Classification && meant[1].is_some_and(|at| !is_label(rows[0][at].trim()));
+    let found = (0..rows[0].len()).filter(|at| is_open && can_be(at));
+    found.map(|at| rows[0][at].trim().to_owned()).collect()
+}
+
+/// Returns which columns are probably meant. Those with the wanted names are. Else labels have a usual name or the values that recur most,
+/// and the text is the longest column.
 fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, String)]) -> Vec<Option<usize>> {
     let first = &rows[0];
-    let cells = |at: usize| rows[1..].iter().filter_map(move |row| row.get(at));
     let n_distinct = |at: &usize| match task {
-        Task::Tagging => cells(*at).flat_map(|cell| cell.split_whitespace()).collect::<HashSet<_>>().len(),
-        _ => cells(*at).collect::<HashSet<_>>().len(),
+        Task::Tagging => cells(rows, *at).flat_map(|cell| cell.split_whitespace()).collect::<HashSet<_>>().len(),
+        _ => cells(rows, *at).collect::<HashSet<_>>().len(),
     };
-    let n_bytes = |at: &usize| cells(*at).map(String::len).sum::<usize>();
 
     let mut meant: Vec<Option<usize>> =
         columns.iter().map(|(_, name)| first.iter().position(|cell| cell.trim() == name)).collect();
     let free = |meant: &[Option<usize>]| -> Vec<usize> {
-        (0..first.len()).filter(|at| !meant.contains(&Some(*at)) && n_bytes(at) > 0).collect()
+        (0..first.len()).filter(|at| !meant.contains(&Some(*at)) && n_bytes(rows, *at) > 0).collect()
     };
     if meant[1].is_none() {
         let free = free(&meant);
         // A single column is the text. Of two columns alike, the text stands first.
         if free.len() > 1 || meant[0].is_some() {
-            meant[1] = free.into_iter().rev().min_by_key(n_distinct);
+            meant[1] = free.into_iter().rev().min_by_key(|at| (!is_label(first[*at].trim()), n_distinct(at)));
         }
     }
     if meant[0].is_none() {
-        meant[0] = free(&meant).into_iter().rev().max_by_key(n_bytes);
+        meant[0] = free(&meant).into_iter().rev().max_by_key(|at| n_bytes(rows, *at));
     }
     meant
 }
@@ -198,16 +267,33 @@ mod tests {
     fn a_table_with_other_names_is_answered_with_flags_to_paste() {
         let rows: String = (0..20).map(|n| format!("{n},the message {n},{}\n", ["info", "error"][n % 2])).collect();
         let text = refused("a.csv", &format!("id,message,severity\n{rows}"), Task::Classification);
-        let flags = "--set data.labels.text_field=message --set data.labels.label_field=severity\n";
+        let flags = "--set data.labels.text_field=message --set data.labels.label_field=severity";
         assert!(text.contains("none of them is \"text\" or \"label\": it has \"id\", \"message\""), "{text}");
-        assert!(text.contains(flags), "{text}");
+        assert!(text.ends_with(flags), "a first row with an id has names: {text}");
         let one = refused("a.csv", &format!("id,text,severity\n{rows}"), Task::Classification);
-        assert!(one.contains("to name the columns: --set data.labels.label_field=severity\n"), "{one}");
+        assert!(one.ends_with("to name the columns: --set data.labels.label_field=severity"), "{one}");
 
         let tagged = "words\tner\nin Rome now\tO LOC O\nto Paris\tO LOC\n";
         let text = refused("a.tsv", tagged, Task::Tagging);
         assert!(text.contains("--set data.labels.words_field=words --set data.labels.tags_field=ner"), "{text}");
         assert_eq!(check("a.csv", "text,label\na,b\n", Task::Classification, &LabelConfig::default()), Ok(()));
+    }
+
+    #[test]
+    fn a_second_text_and_other_classes_are_offered() {
+        let rows: String = (0..20)
+            .map(|n| {
+                format!("the first text {n},{},a second one {n},{}\n", ["low", "high"][n % 2], ["A", "B", "C"][n % 3])
+            })
+            .collect();
+        let text = refused("a.csv", &format!("premise,priority,hypothesis,queue\n{rows}"), Task::Classification);
+        let flags = "--set data.labels.text_field=premise --set data.labels.label_field=priority \
+                     --set data.labels.pair_field=hypothesis\n  other columns that can be the class: queue\n  if the first";
+        assert!(text.contains(flags), "{text}");
+        let text = refused("a.csv", &format!("premise,priority,hypothesis,topic\n{rows}"), Task::Classification);
+        let flags = "--set data.labels.text_field=premise --set data.labels.label_field=topic \
+                     --set data.labels.pair_field=hypothesis";
+        assert!(text.ends_with(flags), "{text}");
     }
 
     #[test]

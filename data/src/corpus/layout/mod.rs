@@ -7,6 +7,7 @@
 //! | conversations (OpenAI, ShareGPT) | a list of messages | lm, `data.text.format = "chat"` |
 //! | questions and answers (Alpaca and relatives) | the names in `text/answers.rs` | lm, `data.text.format = "chat"` |
 //! | tagged words | two lists of equal length | tagging |
+//! | labelled pairs | two texts next to such a name, for a classifier | classification |
 //! | labelled texts | a text next to a name that recurs | classification |
 //! | pairs | two texts | translation |
 //! | texts | one text | lm or mlm |
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use self::recognize::{is_rated, names_in, recognize, two_texts};
+use self::recognize::{is_rated, labelled_pairs, names_in, recognize, two_texts};
 use super::json::{FirstRows, first_rows};
 use super::labelled::LabelConfig;
 use super::pairs::{CorpusConfig, CorpusFormat, OR_REVERSED, flag, says_direction};
@@ -36,6 +37,7 @@ pub(super) enum Layout {
     Answers { question: String, answer: String },
     Tagged { words: String, tags: String },
     Labelled { text: String, label: String },
+    LabelledPairs { text: String, pair: String, label: String },
     Pairs { source: String, target: String },
     Texts { field: String },
 }
@@ -100,8 +102,11 @@ impl RowReader<'_> {
             return Ok(());
         }
 
+        let of_pairs = (self.task == Task::Classification).then(|| labelled_pairs(&rows, &order)).flatten();
         let layout = if format.has_tags() {
             Some(Layout::Tagged { words: "tokens".into(), tags: "tags".into() })
+        } else if of_pairs.is_some() {
+            of_pairs
         } else if rows.iter().any(|row| self.is_rated(row)) {
             Some(Layout::Rated)
         } else {
@@ -283,6 +288,13 @@ impl RowReader<'_> {
                 let of_text = ("data.labels.text_field", &now.text_field, text);
                 (Task::Classification, lacking([of_text, ("data.labels.label_field", &now.label_field, label)]))
             }
+
+            Layout::LabelledPairs { text, pair, label } => {
+                let LabelConfig { text_field, pair_field, label_field, .. } = self.labels;
+                let of_text = ("data.labels.text_field", text_field, text);
+                let of_pair = ("data.labels.pair_field", pair_field, pair);
+                (Task::Classification, lacking([of_text, of_pair, ("data.labels.label_field", label_field, label)]))
+            }
             Layout::Pairs { source, target } => (Task::Translation, self.pair_flags(source, target)),
             Layout::Texts { field } => as_text(field),
         })
@@ -298,6 +310,7 @@ impl Layout {
             Self::Answers { .. } => "questions and answers",
             Self::Tagged { .. } => "words with tags",
             Self::Labelled { .. } => "texts with labels",
+            Self::LabelledPairs { .. } => "pairs of texts with labels",
             Self::Pairs { .. } => "pairs",
             Self::Texts { .. } => "texts",
         }
@@ -305,7 +318,7 @@ impl Layout {
 }
 
 /// Returns the flags for keys whose value is not the wanted one: key, value, wanted value.
-fn lacking(fields: [(&str, &String, &String); 2]) -> Vec<String> {
+fn lacking<const N: usize>(fields: [(&str, &String, &String); N]) -> Vec<String> {
     let others = fields.into_iter().filter(|(_, now, wanted)| now != wanted);
     others.map(|(key, _, wanted)| flag(key, wanted)).collect()
 }

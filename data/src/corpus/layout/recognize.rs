@@ -5,50 +5,13 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::Layout;
+use crate::corpus::fields::{are_alike, is_about, is_label};
 use crate::corpus::pairs::texts_of;
 use crate::corpus::text::{ANSWERS, Rating};
 
-/// Names of the class of a text.
-const LABELS: [&str; 13] = [
-    "label",
-    "labels",
-    "class",
-    "category",
-    "section",
-    "topic",
-    "sentiment",
-    "intent",
-    "genre",
-    "rating",
-    "stars",
-    "tag",
-    "emotion",
-];
 /// Names of the text that a class belongs to, and of plain texts.
 const TEXTS: [&str; 10] =
     ["text", "content", "sentence", "document", "body", "review", "description", "article", "story", "abstract"];
-/// Names of fields about a text, which are neither its class nor a text to learn.
-const ABOUT: [&str; 19] = [
-    "id",
-    "uid",
-    "idx",
-    "lang",
-    "language",
-    "domain",
-    "dataset",
-    "split",
-    "date",
-    "timestamp",
-    "model",
-    "version",
-    "license",
-    "url",
-    "title",
-    "author",
-    "path",
-    "file",
-    "filename",
-];
 /// Rows from which a field whose values recur is a class.
 const ENOUGH_ROWS: usize = 8;
 /// Longest name of a class, in bytes.
@@ -147,6 +110,13 @@ struct Column {
     is_string: bool,
 }
 
+impl Column {
+    /// Whether few values recur in many rows.
+    fn recurs(&self) -> bool {
+        self.n >= ENOUGH_ROWS && self.distinct.len() > 1 && self.distinct.len() * 4 <= self.n
+    }
+}
+
 /// Rows of strings: labelled texts, pairs or texts.
 fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let columns = columns_of(rows);
@@ -178,6 +148,21 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     are_pair.or_else(|| Some(Layout::Texts { field: longest(None)? }))
 }
 
+/// Returns the layout of rows with a class and two other strings: both are texts for a classifier, or the longer one is.
+pub(super) fn labelled_pairs(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
+    let columns = columns_of(rows);
+    let label = label_of(&columns)?;
+    let mut texts = strings_of(&columns, order);
+    texts.retain(|(name, column)| **name != label && !column.recurs());
+    let [(text, first), (pair, second)] = texts[..] else { return None };
+    let longer = if second.n_bytes > first.n_bytes { pair } else { text };
+    Some(match are_alike([first.n_bytes, second.n_bytes]) {
+        true => Layout::LabelledPairs { text: text.clone(), pair: pair.clone(), label },
+        // A name next to a text, for example.
+        false => Layout::Labelled { text: longer.clone(), label },
+    })
+}
+
 /// Returns the two longest texts of rows, in the order of the file.
 pub(super) fn two_texts(rows: &[Map<String, Value>], order: &[String]) -> Option<[String; 2]> {
     let columns = columns_of(rows);
@@ -203,11 +188,6 @@ fn columns_of(rows: &[Map<String, Value>]) -> BTreeMap<String, Column> {
     columns
 }
 
-/// Whether the field says something about the text next to it.
-fn is_about(name: &str) -> bool {
-    ABOUT.contains(&name.to_lowercase().as_str())
-}
-
 /// Whether the pair has the field `name` on one of its sides.
 fn are_of(pair: Option<&Layout>, name: &str) -> bool {
     matches!(pair, Some(Layout::Pairs { source, target }) if source == name || target == name)
@@ -216,12 +196,9 @@ fn are_of(pair: Option<&Layout>, name: &str) -> bool {
 /// Returns the field that holds a class: by its name, or because its values recur.
 fn label_of(columns: &BTreeMap<String, Column>) -> Option<String> {
     let is_short = |column: &Column| column.n > 0 && column.longest <= LONGEST_LABEL;
-    let is_named = |name: &str| LABELS.contains(&name.to_lowercase().as_str());
-    let recurs =
-        |column: &Column| column.n >= ENOUGH_ROWS && column.distinct.len() > 1 && column.distinct.len() * 4 <= column.n;
     let candidates = columns.iter().filter(|(name, _)| !is_about(name));
-    let found = candidates.filter(|(name, column)| is_short(column) && (is_named(name) || recurs(column)));
-    let best = found.max_by_key(|(name, column)| (is_named(name), recurs(column), column.is_string));
+    let found = candidates.filter(|(name, column)| is_short(column) && (is_label(name) || column.recurs()));
+    let best = found.max_by_key(|(name, column)| (is_label(name), column.recurs(), column.is_string));
     best.map(|(name, _)| name.clone())
 }
 

@@ -69,6 +69,28 @@ fn two_texts_with_other_names_are_questions_where_conversations_are_asked_for() 
 }
 
 #[test]
+fn two_texts_with_a_class_are_a_pair_for_a_classifier() {
+    for (row, fields) in [
+        (r#"{"sentence1": "a b", "sentence2": "c d", "label": 0}"#, ["sentence1", "sentence2"]),
+        (r#"{"premise": "a b", "hypothesis": "c d", "label": "no"}"#, ["premise", "hypothesis"]),
+        (r#"{"question": "a b", "answer": "c d", "label": 1}"#, ["question", "answer"]),
+    ] {
+        let message = refusal("a.jsonl", row, Task::Classification, DEFAULT);
+        let flags = fields.iter().zip(["text_field", "pair_field"]);
+        let flags: Vec<String> = flags.map(|(field, key)| format!("--set data.labels.{key}={field}")).collect();
+        assert!(message.contains("its rows are pairs of texts with labels"), "{message}");
+        assert!(message.ends_with(&format!("read them as such with {}", flags.join(" "))), "{message}");
+    }
+    let one = refusal(
+        "a.jsonl",
+        r#"{"message": "a long text of many words", "user": "bob", "label": 0}"#,
+        Task::Classification,
+        DEFAULT,
+    );
+    assert!(one.ends_with("with --set data.labels.text_field=message"), "{one}");
+}
+
+#[test]
 fn words_with_tags_are_not_taken_for_pairs() {
     for name in ["a.conll", "a.iob2"] {
         let message = refusal(name, "Anna B-PER\nreads O\n\n", Task::Translation, DEFAULT);
