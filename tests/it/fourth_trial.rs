@@ -16,6 +16,9 @@ fn documents(n: usize, name: &str) -> String {
     (0..n).map(|i| format!("{name}: a text of some words, number {i}\n\n")).collect()
 }
 
+const TEXT_KEYS: [&str; 4] =
+    ["train.steps=12", "tokenizer.vocab_size=300", "data.text.seq_len=32", "model.max_positions=32"];
+
 #[test]
 fn validation_text_in_the_training_folder_is_warned_about() {
     let place = Workplace::new();
@@ -94,5 +97,26 @@ fn two_texts_with_a_class_are_read_by_a_classifier() {
         assert!(!refused.stderr.contains("translation"), "{refused:#?}");
         let keys = sets(&[keys[0], keys[1], "tokenizer.vocab_size=300"]);
         place.run(&dry("classification", &[&[file][..], &keys].concat())).ok();
+    }
+}
+
+#[test]
+fn a_list_without_a_value_is_empty() {
+    let place = Workplace::new();
+    place.write("a.txt", documents(60, "a"));
+    place.write("b.txt", documents(60, "b"));
+    place.write("k", "");
+    let keys = [&["data.valid=b.txt"][..], &TEXT_KEYS].concat();
+    place.train(&[&["--task", "lm", "--run", "runs/a", "a.txt"][..], &sets(&keys)].concat()).ok();
+
+    let tune = ["train", "--device", "cpu", "--dry-run", "--from", "runs/a"];
+    let ran = place.run(&[&tune[..], &sets(&["data.train=b.txt", "data.valid=", "data.split=0.2"])].concat()).ok();
+    assert!((ran.stdout + &ran.stderr).contains("data.split: "));
+    let named = place.run(&[&tune[..], &sets(&["data.train=b.txt", "data.valid=b.txt"])].concat()).ok();
+    assert!(!named.stderr.contains("names another one"), "the text was named: {named:#?}");
+    for (key, way) in [("data.train", "([] takes the built-in data)"), ("tokenizer.path", "leave the key out")] {
+        let set = format!("{key}=");
+        let ran = place.run(&dry("lm", &sets(&[&set]))).refused(2, &[&format!("{key} is empty: name a file"), way]);
+        assert!(!ran.stderr.contains("did you mean"), "{ran:#?}");
     }
 }

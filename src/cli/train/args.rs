@@ -1,5 +1,6 @@
 //! The arguments of `kiln train`, and the run that they describe.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -193,7 +194,7 @@ impl Args {
             }
             base
         };
-        let Resolved { config, base, notes, .. } =
+        let Resolved { config, base, notes, set } =
             resolve(&Sources { base, fine_tunes: from.is_some(), ..config.sources(&self.files, device) })?;
         if let Some(from) = &from {
             self.check_vocabulary(from, &config)?;
@@ -209,7 +210,7 @@ impl Args {
             allow.extend(self.allowed_by_length());
         }
 
-        let of_origin = from.as_ref().and_then(|from| valid_of_origin(from, &config));
+        let of_origin = from.as_ref().and_then(|from| valid_of_origin(from, &config, &set));
         let mut run = Run::in_folder(dir, config);
         run.options = Options {
             device,
@@ -310,10 +311,11 @@ impl Args {
     }
 }
 
-/// Says that new text is validated on the text of the run that it starts from.
-fn valid_of_origin(from: &TrainedModel, config: &Config) -> Option<String> {
+/// Says that new text is validated on the text of the run that it starts from, unless `set`, the keys that were given, names it.
+fn valid_of_origin(from: &TrainedModel, config: &Config, set: &BTreeSet<String>) -> Option<String> {
     let [before, now] = [&from.config.data, &config.data];
-    let is_taken = before.train != now.train && before.valid == now.valid && !now.valid.is_empty();
+    let is_taken =
+        before.train != now.train && before.valid == now.valid && !now.valid.is_empty() && !set.contains("data.valid");
     let files = || now.valid.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
     is_taken.then(|| format!("--from: validated on {}, the text of that run (data.valid names another one)", files()))
 }

@@ -31,6 +31,10 @@ pub(super) fn missing(config: &Config) -> Vec<String> {
     named.extend(others.into_iter().filter_map(|(key, path)| Some((key, path.clone()?))));
 
     let problem = |(key, file): (&str, PathBuf)| {
+        if file.as_os_str().is_empty() {
+            let or_none = if key == "data.train" { " ([] takes the built-in data)" } else { ", or leave the key out" };
+            return Some(format!("{key} is empty: name a file{or_none}"));
+        }
         // A name with wildcards stands for others.
         if kiln_data::find_files(slice::from_ref(&file), Split::Train, true).is_ok_and(|found| found != [file.clone()])
         {
@@ -84,7 +88,7 @@ fn near(file: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::presets;
+    use crate::config::{DataConfig, presets};
 
     #[test]
     fn missing_files_are_named_with_near_names() {
@@ -100,6 +104,13 @@ mod tests {
         ];
         config.data.valid = vec![path("no/dev.jsonl"), path("pairs.train.jsonl")];
         config.tokenizer.path = Some(path("something.else"));
+
+        let unnamed = presets::base();
+        let unnamed =
+            Config { data: DataConfig { train: vec!["".into()], valid: vec!["".into()], ..unnamed.data }, ..unnamed };
+        let wanted = ["data.train is empty: name a file ([] takes", "data.valid is empty: name a file, or leave"];
+        let problems = missing(&unnamed);
+        assert!(problems.len() == 2 && problems.iter().zip(wanted).all(|(found, start)| found.starts_with(start)));
 
         for (name, wanted) in [("~/a.tsv", "only the shell replaces ~"), ("no/*.tsv", "only the shell replaces *")] {
             assert!(near(Path::new(name)).contains(wanted), "{name}");

@@ -29,8 +29,12 @@ pub(super) fn listed(key: &str, value: Value) -> Vec<Value> {
     }
 }
 
-/// Returns the items of `query,value` or `[a.txt, b.txt]`. Two files that a comma joins are one entry, parallel files.
+/// Returns the items of `query,value` or `[a.txt, b.txt]`. Two files that a comma joins are one entry, parallel files. No text is an empty
+/// list, but for training text: without some, a run would take the built-in data.
 fn list_of(key: &str, text: &str) -> Vec<Value> {
+    if text.trim().is_empty() && key != "data.train" {
+        return Vec::new();
+    }
     let in_brackets = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     match in_brackets {
         None if FILES.contains(&key) => vec![text.into()],
