@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use super::config_args::{DeviceArgs, checked};
 use super::error::Usage;
 use super::lines::{Chunks, note_age, note_lacking, one_line};
+use super::other_input;
 
 /// Lines that are classified together.
 const LINES_PER_CHUNK: usize = 1000;
@@ -75,6 +76,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     if args.pair.is_some() && args.texts.len() != 1 {
         return Err(Usage(format!("--pair stands next to one TEXT, and there are {}", args.texts.len())).into());
     }
+    other_input::check_names(&args.texts, &args.run)?;
     let (device, run) = args.device.open_with(&args.run, args.checkpoint.as_deref())?;
     let (model, tokenizer) = run.class_model(run.dtype_on(&device)?, &device)?;
     note_age(&run, &args.run, args.checkpoint.as_deref());
@@ -103,6 +105,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     let lacking = |lines: &[String]| tokenizer.lacking_in(lines);
     chunks.for_each(&mut io::stdin().lock(), lacking, |lines, n_done| {
         let labels = &run.config.data.labels;
+        if n_done == 0 && !args.jsonl && !typed {
+            other_input::check_lines(lines, &args.run, task, labels)?;
+        }
         let parse = |(number, line): (usize, &String)| match args.jsonl {
             true => LabelledInput::from_json(line, task, labels)
                 .map_err(|problem| kiln_data::Error::BadRows(format!("line {number} of stdin: {problem}")).into()),

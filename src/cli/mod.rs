@@ -24,6 +24,7 @@ mod limits;
 mod lines;
 mod memory;
 mod of_run;
+mod other_input;
 mod pool;
 mod prepare;
 mod profile;

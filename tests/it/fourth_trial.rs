@@ -16,6 +16,12 @@ fn documents(n: usize, name: &str) -> String {
     (0..n).map(|i| format!("{name}: a text of some words, number {i}\n\n")).collect()
 }
 
+/// Rows of a table of tickets with names of its own.
+fn tickets(n: usize) -> String {
+    let row = |i: usize| format!("{i},{},the message has number {i}\n", ["Billing", "Shipping"][i % 2]);
+    "ticket_id,Queue,Body\n".to_owned() + &(0..n).map(row).collect::<String>()
+}
+
 const TEXT_KEYS: [&str; 4] =
     ["train.steps=12", "tokenizer.vocab_size=300", "data.text.seq_len=32", "model.max_positions=32"];
 
@@ -119,4 +125,31 @@ fn a_list_without_a_value_is_empty() {
         let ran = place.run(&dry("lm", &sets(&[&set]))).refused(2, &[&format!("{key} is empty: name a file"), way]);
         assert!(!ran.stderr.contains("did you mean"), "{ran:#?}");
     }
+}
+
+#[test]
+fn tables_and_files_are_not_classified_as_texts() {
+    let place = Workplace::new();
+    place.write("tickets.csv", tickets(80));
+    let flags = "--set data.labels.text_field=Body --set data.labels.label_field=Queue\n";
+    let refused = place.run(&dry("classification", &["tickets.csv"])).refused(3, &[flags]);
+    assert!(!refused.stderr.contains("above it"), "its first row has names: {refused:#?}");
+    let fields = ["data.labels.text_field=Body", "data.labels.label_field=Queue"];
+    let keys = [&fields[..], &["train.steps=6", "tokenizer.vocab_size=300"]].concat();
+    place.train(&[&["--task", "classification", "--run", "runs/a", "tickets.csv"][..], &sets(&keys)].concat()).ok();
+
+    let classify = ["classify", "runs/a", "--device", "cpu"];
+    let name = place.run(&[&classify[..], &["tickets.csv"]].concat());
+    name.refused(2, &["tickets.csv is a file", "csv.DictReader", "< tickets.csv | kiln classify runs/a --jsonl"]);
+    place.write("texts.txt", "one\ntwo\n");
+    let name = place.run(&[&classify[..], &["texts.txt"]].concat());
+    name.refused(2, &["texts.txt is a file: kiln classify runs/a < texts.txt", "echo 'texts.txt'"]);
+    place.run_with_input(&classify, place.read("texts.txt")).ok();
+
+    place.run_with_input(&classify, tickets(9)).refused(2, &["a table with the column \"Body\"", "--jsonl"]);
+    let rows = "{\"Body\": \"the message\"}\n";
+    place.run_with_input(&classify, rows).refused(2, &["kiln classify runs/a --jsonl reads them"]);
+    place.run_with_input(&[&classify[..], &["--jsonl"]].concat(), rows).ok();
+    let other = place.run_with_input(&classify, tickets(9).replace("Body", "text")).ok();
+    assert!(other.stderr.contains("note: stdin seems to be a table"), "{other:#?}");
 }

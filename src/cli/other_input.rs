@@ -1,0 +1,162 @@
+//! What `kiln classify` is given in place of texts: names of files, tables and JSON lines.
+
+use std::io::BufReader;
+use std::path::Path;
+
+use kiln_data::files::{open_file, read_line};
+use kiln_data::{FileFormat, LabelConfig, LabelledInput, Task};
+use kiln_train::config::task::{Classes, traits_of};
+use kiln_train::logging::print::stderr_line;
+use serde_json::{Map, Value};
+
+use super::error::Usage;
+use super::lines::{shell_path, shell_word};
+
+/// Delimiters of tables, the likeliest last.
+const DELIMITERS: [char; 4] = ['|', ';', '\t', ','];
+/// Lines that show that a text is a table.
+const FEWEST_LINES: usize = 3;
+/// Longest first line of a file that is looked at, in bytes.
+const MOST_BYTES: u64 = 1 << 16;
+
+/// Refuses a text that is the name of a file, with the command that reads it.
+///
+/// # Errors
+/// If there is such a file.
+pub(super) fn check_names(texts: &[String], run: &Path) -> Result<(), Usage> {
+    let Some(text) = texts.iter().find(|text| Path::new(text).is_file()) else { return Ok(()) };
+    let (file, run) = (Path::new(text), shell_path(run));
+    let word = shell_path(file);
+    let way = match FileFormat::by_name(file).map(FileFormat::name) {
+        Some("jsonl") => format!("kiln classify {run} --jsonl < {word} reads its rows"),
+        Some("csv" | "tsv") => as_rows(&run, Some(&word), delimiter_of(&first_line(file).unwrap_or_default())),
+        Some(_) => format!("make JSON lines of its rows, which kiln classify {run} --jsonl reads from stdin"),
+        None => format!("kiln classify {run} < {word} reads its lines"),
+    };
+    let name = shell_word(text);
+    Err(Usage(format!("{text} is a file: {way}; to classify its name: echo {name} | kiln classify {run}")))
+}
+
+/// Looks at the first lines of stdin. Refuses rows that have the fields of the training data, and says what other rows look like.
+///
+/// # Errors
+/// If the lines are JSON objects or a table with a text in a field that the run reads.
+pub(super) fn check_lines(lines: &[String], run: &Path, task: Task, labels: &LabelConfig) -> Result<(), Usage> {
+    let Some(first) = lines.iter().find(|line| !line.trim().is_empty()) else { return Ok(()) };
+    let run = shell_path(run);
+    if serde_json::from_str::<Map<String, Value>>(first).is_ok() {
+        if LabelledInput::from_json(first, task, labels).is_ok() {
+            let text = format!(
+                "stdin has JSON lines with the fields of the training data: kiln classify {run} --jsonl reads them"
+            );
+            return Err(Usage(text));
+        }
+        let name = field(task, labels);
+        stderr_line!(
+            "note: stdin seems to have JSON lines, and each is read as a text; --jsonl reads the field {name:?} of them"
+        );
+        return Ok(());
+    }
+
+    let delimiter = delimiter_of(first);
+    let names = cells(first, delimiter);
+    let wanted = field(task, labels);
+    let is_read = |name: &&str| *name == wanted || wanted.contains(&format!("{{{name}}}"));
+    if names.len() > 1 && names.iter().any(is_read) {
+        return Err(Usage(format!("stdin is a table with the column {wanted:?}: {}", as_rows(&run, None, delimiter))));
+    }
+    if names == [wanted] && lines.len() > 1 {
+        stderr_line!("note: line 1 of stdin is the name of a column, and is read as a text; tail -n +2 leaves it out");
+    } else if is_table(lines, delimiter) {
+        let way = as_rows(&run, None, delimiter);
+        stderr_line!(
+            "note: stdin seems to be a table, and each line is read as a text, with all of its columns; {way}"
+        );
+    }
+    Ok(())
+}
+
+/// Returns the field of a row that the model reads first.
+fn field(task: Task, labels: &LabelConfig) -> &str {
+    if traits_of(task).classes == Some(Classes::OfWords) { &labels.words_field } else { &labels.text_field }
+}
+
+/// Returns the command that passes the rows of a table on as JSON lines.
+fn as_rows(run: &str, file: Option<&str>, delimiter: char) -> String {
+    let delimiter = match delimiter {
+        ',' => String::new(),
+        '\t' => ", delimiter=\"\\t\"".to_owned(),
+        other => format!(", delimiter=\"{other}\""),
+    };
+    let from = file.map_or(String::new(), |file| format!(" < {file}"));
+    format!(
+        "its rows as JSON lines are read with --jsonl: python3 -c 'import csv, json; [print(json.dumps(row)) for row in \
+         csv.DictReader(open(0, encoding=\"utf-8-sig\", newline=\"\"){delimiter})]'{from} | kiln classify {run} --jsonl"
+    )
+}
+
+fn first_line(file: &Path) -> Option<String> {
+    let mut line = Vec::new();
+    read_line(&mut BufReader::new(open_file(file).ok()?), &mut line, MOST_BYTES).ok()?;
+    Some(String::from_utf8_lossy(&line).into_owned())
+}
+
+/// Returns the delimiter that a line has most of.
+fn delimiter_of(line: &str) -> char {
+    DELIMITERS.into_iter().max_by_key(|delimiter| line.matches(*delimiter).count()).unwrap_or(',')
+}
+
+fn cells(line: &str, delimiter: char) -> Vec<&str> {
+    line.trim_start_matches('\u{feff}').split(delimiter).map(|cell| cell.trim().trim_matches('"')).collect()
+}
+
+/// Whether lines have a row of names on top, and as many delimiters below it.
+fn is_table(lines: &[String], delimiter: char) -> bool {
+    let mut filled = lines.iter().filter(|line| !line.trim().is_empty());
+    let Some(first) = filled.next() else { return false };
+    let is_name = |name: &&str| {
+        !name.is_empty() && name.len() <= 30 && name.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c))
+    };
+    let names = cells(first, delimiter);
+    let n = names.len() - 1;
+    n > 0
+        && lines.len() >= FEWEST_LINES
+        && !first.trim().contains(' ')
+        && names.iter().all(is_name)
+        && filled.all(|line| line.matches(delimiter).count() >= n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str, labels: &LabelConfig) -> Result<(), String> {
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        check_lines(&lines, Path::new("runs/a"), Task::Classification, labels).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn rows_with_the_fields_of_the_run_are_refused_and_texts_are_not() {
+        let default = LabelConfig::default();
+        for text in ["a text\nanother one, with a comma\n", "", "\n\n", "{not JSON}\n", "yes, no\nno, yes\n", "text\n"]
+        {
+            assert_eq!(found(text, &default), Ok(()), "{text}");
+        }
+        let json = found("{\"text\": \"a\"}\n", &default).expect_err("a row");
+        assert!(json.contains("training data: kiln classify runs/a --jsonl reads"), "{json}");
+        assert_eq!(found("{\"other\": \"a\"}\n", &default), Ok(()), "it may be a text");
+        let table = found("\u{feff}id;\"text\";label\n1;a;b\n", &default).expect_err("a table");
+        assert!(table.contains("the column \"text\"") && table.contains("delimiter=\";\""), "{table}");
+        let several = LabelConfig { text_field: "{Subject}: {Body}".into(), ..default };
+        let table = found("Subject,Body\na,b\n", &several).expect_err("a table");
+        assert!(table.contains("csv.DictReader") && table.ends_with("| kiln classify runs/a --jsonl"), "{table}");
+    }
+
+    #[test]
+    fn a_table_has_names_on_top() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        assert!(is_table(&lines("id,body\n1,a\n2,\"b, c\"\n"), ','));
+        assert!(!is_table(&lines("Well, yes\nNo, never, not\nNo, no\n"), ','), "sentences have spaces");
+        assert!(!is_table(&lines("yes,no\nno\nperhaps\n"), ','));
+    }
+}
