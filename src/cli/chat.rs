@@ -68,6 +68,7 @@ enum Line<'a> {
     Reset,
     System(&'a str),
     Exit,
+    Help,
     Nothing,
     Unknown(&'a str),
 }
@@ -81,6 +82,7 @@ impl<'a> Line<'a> {
             "/reset" => Self::Reset,
             "/system" => Self::System(rest.trim()),
             "/exit" | "/quit" => Self::Exit,
+            "/help" | "/?" => Self::Help,
             command if command.starts_with('/') => Self::Unknown(command),
             _ => Self::Message(line),
         }
@@ -220,12 +222,13 @@ fn talk(chat: &mut Chat, input: &mut impl BufRead, output: &mut impl Write, type
         match Line::parse(line) {
             Line::Nothing => {}
             Line::Exit => return Ok(()),
+            Line::Help => stderr_line!("{COMMANDS}"),
             Line::Reset => chat.forget(),
             Line::System(text) => chat.reset(Some(text)),
             Line::Unknown(command) => {
-                let problem = Usage(format!("line {n_lines} of stdin: unknown command {command}: {COMMANDS}"));
+                let problem = format!("unknown command {command}: {COMMANDS}");
                 if !typed {
-                    return Err(problem.into());
+                    return Err(Usage(format!("line {n_lines} of stdin: {problem}")).into());
                 }
                 stderr_line!("{problem}");
             }
@@ -257,7 +260,8 @@ mod tests {
             ("/system Be  brief.", Line::System("Be  brief.")),
             ("/system", Line::System("")),
             ("/exit", Line::Exit),
-            ("/help me", Line::Unknown("/help")),
+            ("/help", Line::Help),
+            ("/halp me", Line::Unknown("/halp")),
         ] {
             assert_eq!(Line::parse(line), wanted, "{line:?}");
         }

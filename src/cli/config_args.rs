@@ -257,6 +257,9 @@ fn option_instead_of(assignment: &str) -> Result<Infallible, String> {
     let instead = match option_for_key(&command, key.trim()).map(|arg| (arg, arg.get_long().unwrap_or_default())) {
         Some((arg, name)) if arg.get_action().takes_values() => format!("write --{name} {}", value.trim()),
         Some((_, name)) => format!("write --{name}"),
+        None if key.trim().rsplit('.').next() == Some("max_new_tokens") => {
+            format!("kiln generate and kiln chat have --max-new-tokens {}", value.trim())
+        }
         None => "--help lists the options of this command".into(),
     };
     Err(format!("--set changes the configuration of a training run; {instead}"))
@@ -303,6 +306,7 @@ mod tests {
             ("top_k=40", "write --top-k 40"),
             ("generate.beam_size=4", "write --beam 4"),
             ("generate.sample=true", "write --sample"),
+            ("generate.max_new_tokens=20", "kiln generate and kiln chat have --max-new-tokens 20"),
             ("train.steps=5", "--help lists the options"),
         ] {
             let error = option_instead_of(set).expect_err("refused");

@@ -5,6 +5,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kiln_data::TextTokenizer;
 use kiln_train::config::GenerateConfig;
 use kiln_train::generate::{Continuation, TextGenerator};
 use kiln_train::logging::print::{results, stderr_line};
@@ -104,13 +105,20 @@ fn check(args: &Args) -> Result<(), Usage> {
     if let Some(text) = args.misplaced.first() {
         return Err(Usage(format!("{text:?} is not an option: write the prompt as --prompt {}", shell_word(text))));
     }
-    if let Some(number) = args.prompt.iter().position(String::is_empty) {
-        return Err(Usage(format!(
-            "--prompt {} is empty: give the model something to continue; a word is enough",
-            number + 1
-        )));
-    }
     Ok(())
+}
+
+/// Refuses a prompt without a token, and names the token that texts begin behind.
+fn check_prompts(prompts: &[String], tokenizer: &TextTokenizer) -> Result<()> {
+    let Some(number) = prompts.iter().position(String::is_empty) else { return Ok(()) };
+    let special = tokenizer.special();
+    let token = special.bos.or(special.eos).and_then(|id| tokenizer.vocabulary_token(id));
+    let from_nothing = token
+        .map_or(String::new(), |token| format!(", and --prompt {} begins a text from nothing", shell_word(&token)));
+    let number = number + 1;
+    let text =
+        format!("--prompt {number} is empty: give the model something to continue; a word is enough{from_nothing}");
+    Err(Usage(text).into())
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
@@ -128,6 +136,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         .into());
     }
     let (model, tokenizer) = run.language_model(run.dtype_on(&device)?, &device)?;
+    check_prompts(&args.prompt, &tokenizer)?;
     let generator = TextGenerator::new(&model, tokenizer, config)?;
 
     let mut output = results();

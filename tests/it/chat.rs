@@ -182,7 +182,7 @@ fn conversations_that_cannot_be_learned_are_named() {
 fn a_chat_names_what_it_cannot_do() {
     let place = with_model(include_str!("../../data/fixtures/chat/gemma.jinja"));
     place.run(&["import", "models/small"]).ok();
-    chat(&place, "runs/small", &[], "/help\n").refused(2, &["line 1 of stdin: unknown command /help: /reset forgets"]);
+    chat(&place, "runs/small", &[], "/halp\n").refused(2, &["line 1 of stdin: unknown command /halp: /reset forgets"]);
     chat(&place, "runs/small", &["--system", "x"], "Hi\n")
         .refused(3, &["refuses the conversation", "System role not supported"]);
     chat(&place, "runs/small", &[], &"long ".repeat(100)).refused(3, &["160 positions"]);

@@ -153,3 +153,27 @@ fn tables_and_files_are_not_classified_as_texts() {
     let other = place.run_with_input(&classify, tickets(9).replace("Body", "text")).ok();
     assert!(other.stderr.contains("note: stdin seems to be a table"), "{other:#?}");
 }
+
+#[test]
+fn a_run_elsewhere_and_other_small_stops_have_a_way_out() {
+    let place = Workplace::new();
+    place.write("a.txt", documents(60, "a"));
+    place.write("b.txt", documents(60, "b"));
+    let keys = [&["data.valid=b.txt"][..], &TEXT_KEYS].concat();
+    place.train(&[&["--task", "lm", "--run", "runs/a", "a.txt"][..], &sets(&keys)].concat()).ok();
+    place.run(&["train", "--resume"]).refused(2, &["no run to resume here", "(the newest run there is runs/a)"]);
+    place.run(&["generate", "runs/a", "--device", "cpu", "--prompt", ""]).refused(2, &["begins a text from nothing"]);
+    place
+        .run(&["generate", "runs/a", "--set", "generate.max_new_tokens=2"])
+        .refused(2, &["kiln generate and kiln chat have --max-new-tokens 2"]);
+    std::fs::remove_file(place.path("b.txt")).expect("there");
+    place
+        .run(&["evaluate", "runs/a", "--device", "cpu"])
+        .refused(2, &["b.txt: the validation text of this run is not there", "--data"]);
+
+    place.write("ax.yaml", "base: x\ndatasets:\n  - path: a.jsonl\n    type: chat\n");
+    let ran = place.run(&["train", "--config", "ax.yaml", "--dry-run"]).refused(2, &["ax.yaml:1: this is YAML"]);
+    assert_eq!(ran.stderr.matches("TOML").count(), 1, "{ran:#?}");
+    place.write("model/model.safetensors", "");
+    place.run(&["import", "model/model.safetensors"]).refused(2, &["a file; name the folder", "config.json: model"]);
+}

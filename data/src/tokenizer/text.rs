@@ -270,8 +270,7 @@ impl TextTokenizer {
     }
 
     /// Returns the spelling of an id, as the vocabulary has it.
-    #[cfg(test)]
-    pub(super) fn vocabulary_token(&self, id: u32) -> Option<String> {
+    pub fn vocabulary_token(&self, id: u32) -> Option<String> {
         self.vocabulary.tokenizer.id_to_token(id)
     }
 

@@ -76,12 +76,20 @@ impl Folder {
     /// If the folder, its `config.json` or its weights do not exist, a file is truncated, or index and shards disagree.
     pub fn open(dir: &Path) -> Result<Self, FolderError> {
         let not_a_model = |reason: &str| FolderError::NotAModel { path: dir.to_path_buf(), reason: reason.to_owned() };
+        if dir.is_file() {
+            let folder = dir.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            return Err(not_a_model(&format!(
+                "a file; name the folder that has it and a {CONFIG_FILE}: {}",
+                folder.display()
+            )));
+        }
         if !dir.is_dir() {
             return Err(not_a_model("no such folder; give one with a config.json and a model.safetensors"));
         }
         if !dir.join(CONFIG_FILE).is_file() {
             return Err(not_a_model("there is no config.json here, so it is not a Hugging Face model folder"));
         }
+
         let config = parse(&dir.join(CONFIG_FILE))?;
         let [single, index, torch, torch_index] =
             [WEIGHTS_FILE, INDEX_FILE, TORCH_FILE, TORCH_INDEX_FILE].map(|name| dir.join(name));

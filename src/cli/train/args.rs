@@ -285,7 +285,7 @@ impl Args {
         let Some(wanted) = self.resume else { return Ok(None) };
         match folder::to_resume(self.run.as_deref(), &self.config.name()) {
             Ok(dir) => Ok(Some(dir)),
-            Err(RunError::NothingToResume(_)) if wanted == Resume::Auto => Ok(None),
+            Err(RunError::NothingToResume { .. }) if wanted == Resume::Auto => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -64,6 +64,14 @@ pub(super) fn print(outcome: &Outcome, session: &Session, dir: &Path, shown: boo
     let _installed = trainer.operators().install();
     let samples = samples(&trainer.validation().examples);
     print_result(outcome, &samples, shown);
+    if let Some(best) = outcome.best.as_ref().filter(|best| best.step < outcome.step) {
+        let (step, last) = (best.step, outcome.step);
+        stdout_line!(
+            "best: step {step}, nll {:.4}; commands use it, and --checkpoint last takes step {last}",
+            best.loss
+        );
+    }
+
     let is_chat = trainer.config().data.text.is_chat();
     if let Some(prompt) = session.prompt()
         && let Some(text) = written(outcome, trainer, prompt, shown)?

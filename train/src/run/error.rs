@@ -18,9 +18,14 @@ pub enum RunError {
     /// There is nothing to continue in the folder.
     #[error(
         "{}: there is no run to resume here (no {RUN_CONFIG_FILE}); name its folder with --run, or start a new run without \
-         --resume", .0.display()
+         --resume{others}", dir.display()
     )]
-    NothingToResume(PathBuf),
+    NothingToResume {
+        /// The folder.
+        dir: PathBuf,
+        /// The newest run next to it, or nothing.
+        others: String,
+    },
     /// The folder of the new run holds a run.
     #[error("{}: this run folder exists already; {remedy}", dir.display())]
     Exists {
@@ -78,6 +83,12 @@ pub enum RunError {
     /// There is no text to score the run on.
     #[error("this run has no validation text; name {0} with --data")]
     NoValidationText(&'static str),
+    /// The validation text of the run is not where its configuration says.
+    #[error(
+        "{}: the validation text of this run is not there, seen from this folder; name a text with --data, or work in the folder where \
+         the run was trained", .0.display()
+    )]
+    NoSuchValidationText(PathBuf),
     /// The model has no head for masked tokens.
     #[error(
         "{dir} has no head for masked tokens, so it can neither be scored nor fill them in; give it one with kiln train --from \

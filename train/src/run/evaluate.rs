@@ -1,7 +1,7 @@
 //! Scores of a checkpoint on raw text.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -54,6 +54,11 @@ pub struct Scoring<'a> {
     pub ranks: &'a Ranks,
 }
 
+/// Whether nothing has this name, which is neither a pattern nor the names of two files.
+fn is_missing(file: &Path) -> bool {
+    !file.exists() && !file.to_string_lossy().contains(['*', '?', ','])
+}
+
 impl Scoring<'_> {
     /// Scores on `files`, or on the run's validation text if there are none. `note` gets lines for the user.
     ///
@@ -62,6 +67,11 @@ impl Scoring<'_> {
     pub fn score(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
         let row = traits_of(self.run.config.task);
         check_rows(&self.run.config, files, &[])?;
+        if let Some(missing) =
+            self.run.config.data.valid_files().iter().find(|file| files.is_empty() && is_missing(file))
+        {
+            return Err(RunError::NoSuchValidationText(missing.clone()).into());
+        }
         match row.reads {
             Reads::Text if row.classes.is_some() => self.score_classes(files, note),
             Reads::Pairs => self.score_pairs(files, note),

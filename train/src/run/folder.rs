@@ -71,8 +71,20 @@ pub fn to_resume(named: Option<&Path>, name: &str) -> Result<PathBuf, RunError> 
     };
     match newest.join(RUN_CONFIG_FILE).is_file() {
         true => Ok(newest),
-        false => Err(RunError::NothingToResume(newest)),
+        false => Err(RunError::NothingToResume { others: newest_next_to(&newest), dir: newest }),
     }
+}
+
+/// Names the run in the folder of `dir` that was saved last; empty if there is none.
+fn newest_next_to(dir: &Path) -> String {
+    let Some(entries) = dir.parent().and_then(|folder| fs::read_dir(folder).ok()) else { return String::new() };
+    let saved = |run: PathBuf| {
+        let time =
+            [run.join("checkpoints"), run.clone()].iter().find_map(|path| fs::metadata(path).ok()?.modified().ok());
+        (time, run)
+    };
+    let runs = entries.flatten().map(|entry| entry.path()).filter(|path| path.join(RUN_CONFIG_FILE).is_file());
+    runs.map(saved).max().map_or(String::new(), |(_, run)| format!(" (the newest run there is {})", run.display()))
 }
 
 /// Writes the configuration into the run folder: with this file it is a run.

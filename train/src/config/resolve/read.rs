@@ -69,6 +69,13 @@ impl Given {
         };
 
         let broken = syntax::broken_lines(&text);
+        if let (Some((line, _)), Some(other)) = (broken.first(), syntax::other_language(path, &text)) {
+            let problem = format!(
+                "this is {other}, and a configuration is TOML: `key = value` below sections such as [data]; kiln config prints a file \
+                 with all keys"
+            );
+            return self.report.problem(Some(&place(*line)), problem);
+        }
         for (line, mistake) in &broken {
             self.report.problem(Some(&place(*line)), format!("this is not TOML: {mistake}"));
         }

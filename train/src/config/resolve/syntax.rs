@@ -1,5 +1,7 @@
 //! Mistakes of TOML syntax, one for each broken line.
 
+use std::path::Path;
+
 use toml::de::{DeTable, Error};
 
 /// Returns the broken lines of `text`, counted from 1, each with its first mistake. Further mistakes of the same line follow
@@ -20,6 +22,32 @@ pub(super) fn broken_lines(text: &str) -> Vec<(usize, String)> {
         found.push((line, unclosed.message().to_owned()));
     }
     found
+}
+
+/// Returns the name of another language that the whole file is written in: none of its lines sets a value as TOML does.
+pub(super) fn other_language(path: &Path, text: &str) -> Option<&'static str> {
+    let lines: Vec<&str> =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let is_value = |line: &&&str| line.split_once('=').is_some_and(|(key, _)| is_key(key.trim()));
+    if lines.iter().any(|line| is_value(&line)) {
+        return None;
+    }
+    let has_ending = |endings: &[&str]| {
+        let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+        endings.contains(&ending.as_str())
+    };
+    let is_mapping =
+        |line: &&&str| line.split_once(':').is_some_and(|(key, _)| is_key(key.trim().trim_start_matches("- ")));
+    match lines.first() {
+        Some(first) if first.starts_with('{') || has_ending(&["json"]) => Some("JSON"),
+        Some(_) if has_ending(&["yaml", "yml"]) => Some("YAML"),
+        Some(_) if lines.iter().filter(is_mapping).count() * 2 > lines.len() => Some("YAML"),
+        _ => None,
+    }
+}
+
+fn is_key(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c))
 }
 
 /// Says what is wrong, and of a key that is there twice which one and where.
@@ -68,6 +96,19 @@ mod tests {
 
     fn lines(text: &str) -> Vec<usize> {
         broken_lines(text).into_iter().map(|(line, _)| line).collect()
+    }
+
+    #[test]
+    fn a_file_in_another_language_is_called_so() {
+        for (name, text, wanted) in [
+            ("a.yaml", "base: x\ndatasets:\n  - path: a.jsonl\n    type: chat\n", Some("YAML")),
+            ("a.toml", "# what\nbase: x\nsteps: 3\n", Some("YAML")),
+            ("a.json", "{\n  \"lr\": 1\n}\n", Some("JSON")),
+            ("a.toml", "[optim]\nlr = 1\nsteps: 3\n", None),
+            ("a.toml", "[optim\n", None),
+        ] {
+            assert_eq!(other_language(Path::new(name), text), wanted, "{text}");
+        }
     }
 
     #[test]
