@@ -259,6 +259,11 @@ impl PairTokenizers {
         Ok(counts)
     }
 
+    /// Returns a target text in the Unicode form that encoding gives it, so that it can be compared with [`Self::decode`].
+    pub fn target_in_unicode_form(&self, text: &str) -> Result<String> {
+        Ok(self.target.in_unicode_form(text)?.into_owned())
+    }
+
     /// Says what encoding takes from a source or target text that its ids cannot give back; `None` if it takes nothing.
     pub fn folding(&self) -> Result<Option<&'static str>> {
         Ok(self.source.folding()?.or(self.target.folding()?))

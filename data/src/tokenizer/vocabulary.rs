@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use serde_json::Value;
-use tokenizers::{Model as _, NormalizedString, Normalizer as _, Tokenizer};
+use tokenizers::{Model as _, NormalizedString, Normalizer as _, NormalizerWrapper, Tokenizer};
 
 use super::guard::{caught, check};
 use super::pieces::{Pieces, byte_characters};
@@ -281,6 +281,19 @@ impl Vocabulary {
         Ok(Cow::Owned(normalized))
     }
 
+    /// Returns a text in the Unicode form that encoding gives it. Changes of another kind, such as of case, are left out.
+    pub(crate) fn in_unicode_form<'t>(&self, text: &'t str) -> Result<Cow<'t, str>> {
+        if text.is_ascii() {
+            return Ok(Cow::Borrowed(text));
+        }
+        if self.sentencepiece.is_none() && self.tokenizer.get_normalizer().is_none_or(is_unicode_form) {
+            return self.normalized(text);
+        }
+        // A vocabulary that reads both forms alike writes the composed one.
+        let composed = NormalizedString::from(text).nfc().get().to_owned();
+        Ok(if self.normalized(text)? == self.normalized(&composed)? { composed.into() } else { text.into() })
+    }
+
     /// Says what encoding takes from a text that its ids cannot give back: upper case, accents; `None` if it keeps both.
     pub(crate) fn folding(&self) -> Result<Option<&'static str>> {
         let normalized = self.normalized("É")?;
@@ -307,6 +320,15 @@ impl Vocabulary {
             return Ok(model.decode(&ids));
         }
         self.tokenizer.decode(&ids, false).map_err(|e| Error::tokenizer(None, format!("decoding {ids:?} failed: {e}")))
+    }
+}
+
+/// Whether a normalizer gives texts a Unicode form and changes nothing else.
+fn is_unicode_form(normalizer: &NormalizerWrapper) -> bool {
+    use NormalizerWrapper::{NFC, NFD, NFKC, NFKD, Sequence};
+    match normalizer {
+        Sequence(parts) => parts.as_ref().iter().all(is_unicode_form),
+        other => matches!(other, NFC(_) | NFD(_) | NFKC(_) | NFKD(_)),
     }
 }
 

@@ -98,7 +98,7 @@ pub(super) fn examples_of(
 }
 
 /// Leaves out pairs whose source has more than `limit` tokens, the end token included: the model cannot read them. Returns the others,
-/// and a sentence if there are such pairs.
+/// and a sentence if there are such pairs. Their targets get the Unicode form in which the model writes, so that scores compare them.
 pub(crate) fn translatable(
     examples: Vec<Example>,
     tokenizers: &PairTokenizers,
@@ -115,8 +115,11 @@ pub(crate) fn translatable(
             n_all - n_fitting
         )
     });
-    let kept = examples.into_iter().zip(fits).filter(|(_, fits)| *fits).map(|(example, _)| example);
-    Ok((kept.collect(), note))
+    let kept = examples.into_iter().zip(fits).filter(|(_, fits)| *fits);
+    let comparable = |(example, _): (Example, bool)| {
+        Ok(Example { target: tokenizers.target_in_unicode_form(&example.target)?, ..example })
+    };
+    Ok((kept.map(comparable).collect::<Result<_>>()?, note))
 }
 
 /// Finds or builds the token cache at `path`.

@@ -243,3 +243,21 @@ fn pairs_in_memory_train_the_same_vocabulary_as_a_corpus() {
         assert_eq!(from_memory.fingerprint(), from_corpus.fingerprint());
     }
 }
+
+#[test]
+fn targets_get_the_unicode_form_of_encoding_and_keep_the_rest() {
+    let in_form = |config: &TokenizerConfig, text: &str| trained(config).target_in_unicode_form(text).expect("a text");
+    let text = "Cafe\u{301} \u{fb01}n\n";
+    for (normalization, wanted) in [
+        (Normalization::Nfc, "Caf\u{e9} \u{fb01}n\n"),
+        (Normalization::Nfkc, "Caf\u{e9} fin\n"),
+        (Normalization::None, text),
+    ] {
+        let config = TokenizerConfig { normalization, ..config(TokenizerKind::Bpe) };
+        assert_eq!(in_form(&config, text), wanted, "{normalization:?}");
+        assert_eq!(in_form(&config, wanted), wanted, "{normalization:?}");
+    }
+    let lower = config(TokenizerKind::WordPiece);
+    assert_eq!(in_form(&lower, text), "Caf\u{e9} \u{fb01}n\n", "scores see the case");
+    assert_eq!(in_form(&lower, "ASCII"), "ASCII");
+}
