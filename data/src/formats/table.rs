@@ -36,7 +36,8 @@ fn open(path: &Path, wanted: &Wanted, delimiter: Option<u8>) -> Result<Box<dyn R
     }
     check_header(path, &names, wanted)?;
     let is_list = names.iter().map(|name| wanted.lists.contains(name)).collect();
-    Ok(Box::new(TableRecords { rows, names, is_list }))
+    let width = Width::of(names.iter());
+    Ok(Box::new(TableRecords { rows, names, width, is_list }))
 }
 
 /// Refuses a first row with a name twice, or with none of the wanted names: it is probably not a header.
@@ -64,9 +65,47 @@ fn check_header(path: &Path, names: &[String], wanted: &Wanted) -> Result<()> {
     Err(Error::corpus(path, found))
 }
 
+/// How many columns the rows below a header have. Names and cells at the end that are blank do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Width {
+    /// Columns up to the last one with a name.
+    least: usize,
+    most: usize,
+}
+
+impl Width {
+    /// Takes the cells of the header.
+    pub(crate) fn of<C: AsRef<[u8]>>(header: impl Iterator<Item = C>) -> Self {
+        let (n_filled, most) = count_cells(header);
+        Self { least: n_filled, most }
+    }
+
+    /// Returns what is wrong with a row that has more texts than the header has columns, or fewer cells than it has names: its texts
+    /// are probably not below their names.
+    pub(crate) fn problem<C: AsRef<[u8]>>(self, row: impl Iterator<Item = C>) -> Option<RowProblem> {
+        let (n_filled, n_cells) = count_cells(row);
+        let fits = n_filled <= self.most && n_cells >= self.least;
+        (n_filled > 0 && !fits).then(|| {
+            RowProblem::Malformed(format!(
+                "the row has {n_cells} columns, and the header {}: a delimiter too many or too few moves its texts",
+                self.most
+            ))
+        })
+    }
+}
+
+/// Counts the cells of a row up to the last one that is not blank, and all of them.
+fn count_cells<C: AsRef<[u8]>>(cells: impl Iterator<Item = C>) -> (usize, usize) {
+    cells.zip(1..).fold((0, 0), |(n_filled, _), (cell, n)| match cell.as_ref().trim_ascii().is_empty() {
+        true => (n_filled, n),
+        false => (n, n),
+    })
+}
+
 struct TableRecords {
     rows: CsvRows,
     names: Vec<String>,
+    width: Width,
     /// Which columns hold words: white space divides them, or the cell is a JSON list.
     is_list: Vec<bool>,
 }
@@ -74,7 +113,8 @@ struct TableRecords {
 impl Records for TableRecords {
     fn next(&mut self, json: &mut Vec<u8>) -> Result<Option<Place>> {
         let Some(row) = self.rows.next_row()? else { return Ok(None) };
-        let mut place = Place { problem: row.problem, ..Place::at(row.line) };
+        let problem = row.problem.or_else(|| self.width.problem(row.cells.iter()));
+        let mut place = Place { problem, ..Place::at(row.line) };
         let start = json.len();
         json.push(b'{');
         for ((name, is_list), cell) in self.names.iter().zip(&self.is_list).zip(row.cells) {
@@ -145,10 +185,25 @@ mod tests {
         let found = read("a.csv", text, &Wanted::all()).expect("a table");
         assert_eq!(found[0].0, r#"{"label":"good","text":"a \"big\" one;\nof two lines"}"#);
         assert_eq!(found[1], (r#"{"label":"bad","text":"short"}"#.to_owned(), Place::at(4)));
-        let found = read("a.tsv", "a\tb\n\"x\ty\"\t2\n1\n", &Wanted::all()).expect("a table");
+        let found = read("a.tsv", "a\tb\n\"x\ty\"\t2\n", &Wanted::all()).expect("a table");
         assert_eq!(found[0].0, r#"{"a":"x\ty","b":"2"}"#);
-        assert_eq!(found[1].0, r#"{"a":"1"}"#, "a row may be short");
         assert!(read("a.csv", "", &Wanted::all()).expect("an empty table").is_empty());
+    }
+
+    #[test]
+    fn rows_that_are_wider_or_narrower_than_the_header_are_not_read_shifted() {
+        let text = "a,b,c\n1,2,3\n1,2,3,4\n1,2\n1,,\n1,2,3,,\n,,,\n";
+        let found = read("a.csv", text, &Wanted::all()).expect("a table");
+        let problems: Vec<_> =
+            found.iter().filter_map(|(_, place)| Some((place.line, place.problem.clone()?))).collect();
+        assert_eq!(problems.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [3, 4], "{problems:?}");
+        assert!(problems[0].1.to_string().starts_with("the row has 4 columns, and the header 3: "), "{problems:?}");
+
+        // The header's last columns have no names, so rows may lack them.
+        let found = read("a.csv", "a,b,,\n1,2\n1,2,3\n1,2,3,4\n1\n1,2,3,4,5\n", &Wanted::all()).expect("a table");
+        let bad: Vec<u64> =
+            found.iter().filter(|(_, place)| place.problem.is_some()).map(|(_, place)| place.line).collect();
+        assert_eq!(bad, [5, 6], "{found:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::header::Columns;
 use super::{CorpusInput, Pair, RowParser, Table};
 use crate::error::{Error, Result};
-use crate::formats::{CsvRow, CsvRows, FileFormat, LineReader, Records, RowProblem, Wanted};
+use crate::formats::{CsvRow, CsvRows, FileFormat, LineReader, Records, RowProblem, Wanted, Width};
 
 /// Text of one block: large enough that passing it to another thread costs nothing, small enough that a few workers
 /// share a small corpus.
@@ -30,7 +30,7 @@ struct RowSpan {
 
 enum RowText {
     Json(Range<usize>),
-    Tsv(Range<usize>, Columns),
+    Tsv(Range<usize>, Columns, Option<Width>),
     /// Source and target.
     Sides(Range<usize>, Range<usize>),
     Unusable(RowProblem),
@@ -51,7 +51,7 @@ impl PairBlock {
             let bytes = |range: &Range<usize>| &self.bytes[range.clone()];
             let row = match text {
                 RowText::Json(range) => parser.parse_jsonl(bytes(range)),
-                RowText::Tsv(range, columns) => parser.parse_tsv(bytes(range), *columns),
+                RowText::Tsv(range, columns, width) => parser.parse_tsv(bytes(range), *columns, *width),
                 RowText::Sides(source, target) => parser.parse_sides(bytes(source), bytes(target)),
                 RowText::Unusable(problem) => Err(problem.clone()),
             };
@@ -60,7 +60,8 @@ impl PairBlock {
     }
 
     /// Copies the two texts of a row of columns.
-    fn push_csv(&mut self, CsvRow { line, cells, problem }: &CsvRow<'_>, columns: Columns) {
+    fn push_csv(&mut self, CsvRow { line, cells, problem }: &CsvRow<'_>, columns: Columns, width: Option<Width>) {
+        let shifted = width.and_then(|width| width.problem(cells.iter()));
         let mut copy = |column: usize| {
             let cell = cells.get(column).ok_or_else(|| RowProblem::no_column(column, cells.len(), "columns"))?;
             let start = self.bytes.len();
@@ -69,7 +70,7 @@ impl PairBlock {
         };
         let text = match (problem, copy(columns.source), copy(columns.target)) {
             (Some(problem), ..) => RowText::Unusable(problem.clone()),
-            (None, Ok(source), Ok(target)) => RowText::Sides(source, target),
+            (None, Ok(source), Ok(target)) => shifted.map_or(RowText::Sides(source, target), RowText::Unusable),
             (None, Err(problem), _) | (None, _, Err(problem)) => RowText::Unusable(problem),
         };
         self.rows.push(RowSpan { line: *line, text });
@@ -87,8 +88,9 @@ pub(crate) struct PairBlocks<'a> {
 
 enum OpenInput {
     Records(Box<dyn Records>),
-    Tsv(LineReader, Columns),
-    Csv(Box<CsvRows>, Columns),
+    /// With a header, all rows have its columns.
+    Tsv(LineReader, Columns, Option<Width>),
+    Csv(Box<CsvRows>, Columns, Option<Width>),
     Parallel(LineReader, LineReader),
 }
 
@@ -103,17 +105,16 @@ impl OpenInput {
             CorpusInput::Table(Table { path, columns, delimiter: None, .. }) => {
                 let mut lines = LineReader::open(path)?;
                 lines.skip_delimiter_line()?;
-                if columns.header {
-                    lines.read_line(&mut Vec::new())?;
-                }
-                Self::Tsv(lines, *columns)
+                let mut header = Vec::new();
+                let has_header = columns.header && lines.read_line(&mut header)?;
+                let width = has_header.then(|| Width::of(header.split(|byte| *byte == b'\t')));
+                Self::Tsv(lines, *columns, width)
             }
             CorpusInput::Table(Table { path, columns, delimiter: Some(delimiter), .. }) => {
                 let mut rows = CsvRows::open(path, *delimiter)?;
-                if columns.header {
-                    rows.next_row()?;
-                }
-                Self::Csv(Box::new(rows), *columns)
+                let header = if columns.header { rows.next_row()? } else { None };
+                let width = header.map(|row| Width::of(row.cells.iter()));
+                Self::Csv(Box::new(rows), *columns, width)
             }
         })
     }
@@ -122,9 +123,9 @@ impl OpenInput {
     fn read_row(&mut self, block: &mut PairBlock, input: &CorpusInput) -> Result<bool> {
         let start = block.bytes.len();
         let (line, text) = match self {
-            Self::Csv(rows, columns) => {
+            Self::Csv(rows, columns, width) => {
                 let Some(row) = rows.next_row()? else { return Ok(false) };
-                block.push_csv(&row, *columns);
+                block.push_csv(&row, *columns, *width);
                 return Ok(true);
             }
             Self::Records(records) => {
@@ -132,11 +133,11 @@ impl OpenInput {
                 let json = RowText::Json(start..block.bytes.len());
                 (place.line, place.problem.map_or(json, RowText::Unusable))
             }
-            Self::Tsv(lines, columns) => {
+            Self::Tsv(lines, columns, width) => {
                 if !lines.read_line(&mut block.bytes)? {
                     return Ok(false);
                 }
-                (lines.line, RowText::Tsv(start..block.bytes.len(), *columns))
+                (lines.line, RowText::Tsv(start..block.bytes.len(), *columns, *width))
             }
             Self::Parallel(first, second) => {
                 let has_source = first.read_line(&mut block.bytes)?;

@@ -7,7 +7,7 @@ use super::CorpusConfig;
 use super::header::Columns;
 use crate::corpus::filter::RowFilter;
 use crate::corpus::json::JsonFields;
-use crate::formats::{RowProblem, Wanted};
+use crate::formats::{RowProblem, Wanted, Width};
 
 /// The two texts of a row, borrowed from its line where it has no JSON escapes.
 #[derive(Debug, PartialEq)]
@@ -58,7 +58,13 @@ impl RowParser {
         self.pair(source, target)
     }
 
-    pub(crate) fn parse_tsv<'a>(&self, line: &'a [u8], columns: Columns) -> Result<Pair<'a>, RowProblem> {
+    /// Parses a row between tabs, which is `width` columns wide if a header says so.
+    pub(crate) fn parse_tsv<'a>(
+        &self,
+        line: &'a [u8],
+        columns: Columns,
+        width: Option<Width>,
+    ) -> Result<Pair<'a>, RowProblem> {
         let line = utf8(line)?;
         if line.trim_ascii().is_empty() {
             return Err(RowProblem::Empty);
@@ -67,7 +73,11 @@ impl RowParser {
             let no_column = || RowProblem::no_column(number, line.split('\t').count(), "tab-separated columns");
             line.split('\t').nth(number).ok_or_else(no_column)
         };
-        self.pair(column(columns.source)?.into(), column(columns.target)?.into())
+        let (source, target) = (column(columns.source)?, column(columns.target)?);
+        match width.and_then(|width| width.problem(line.split('\t'))) {
+            Some(problem) => Err(problem),
+            None => self.pair(source.into(), target.into()),
+        }
     }
 
     /// Pairs two texts, judges the pair, and puts the tag in front of the source.
