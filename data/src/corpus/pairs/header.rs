@@ -8,10 +8,10 @@ mod tests;
 
 use std::path::Path;
 
-use self::kind::{differs_in_kind, has_usual_name, looks_like_header, may_be_names};
-pub(super) use self::messages::field_flags;
+use self::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header, may_be_names};
 pub(crate) use self::messages::flag;
-use self::messages::{ask, if_header, lacks_a_column, numbers_decide, quoted, two_choices};
+use self::messages::{ask, if_header, lacks_a_column, numbers_decide, quoted, taken_as_header, two_choices};
+pub(super) use self::messages::{field_flags, with_other_headers};
 use self::role::Role;
 use super::{CorpusConfig, Header};
 use crate::error::Result;
@@ -73,10 +73,7 @@ impl Columns {
             return Self::named(path, (&names, others), config, found);
         }
 
-        if looks_like_header(&names)
-            || differs_in_kind(&names, others)
-            || (has_usual_name(&names) && may_be_names(&names, others))
-        {
+        if is_probably_header(&names, others) {
             return Err(ask(path, &names, numbers_are_set));
         }
         if may_be_names(&names, others) {
@@ -103,7 +100,10 @@ impl Columns {
             Ok(Found { columns: Self { source, target, header: true }, notes })
         };
         match found {
-            _ if numbers_are_set && !names_are_set => with(numbers, Vec::new()),
+            _ if numbers_are_set && !names_are_set => {
+                let is_doubtful = found.iter().all(Option::is_none) && !can_be_names(names, others);
+                with(numbers, is_doubtful.then(|| taken_as_header(path, names)).into_iter().collect())
+            }
             [Some(source), Some(target)] if numbers_are_set && [source, target] != numbers => {
                 Err(two_choices(path, config, [source, target]))
             }
@@ -124,6 +124,20 @@ fn numbers_are_set(config: &CorpusConfig) -> bool {
 fn names_are_set(config: &CorpusConfig) -> bool {
     let CorpusConfig { source_field, target_field, .. } = CorpusConfig::default();
     (&config.source_field, &config.target_field) != (&source_field, &target_field)
+}
+
+/// Whether a first row names the columns rather than being a pair.
+pub(super) fn is_probably_header(names: &[&str], others: &[Vec<String>]) -> bool {
+    looks_like_header(names) || differs_in_kind(names, others) || (has_usual_name(names) && may_be_names(names, others))
+}
+
+/// Returns the keys that say where the texts of a row are, as far as `config` sets them.
+pub(super) fn keys_of_columns(config: &CorpusConfig) -> Option<&'static str> {
+    match (names_are_set(config), numbers_are_set(config)) {
+        (true, _) => Some("data.corpus.source_field and data.corpus.target_field"),
+        (false, true) => Some("data.corpus.source_column and data.corpus.target_column"),
+        (false, false) => None,
+    }
 }
 
 /// Whether the names say which of two texts is the source.

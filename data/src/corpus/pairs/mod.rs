@@ -170,7 +170,8 @@ impl PairCorpus {
         }
         // The files of a folder have their own formats.
         let entries = find_files(entries, Split::Train, config.format != CorpusFormat::Auto)?;
-        let inputs = entries.iter().map(|e| CorpusInput::find(e, config)).collect::<Result<Vec<_>>>()?;
+        let input = |e: &PathBuf| CorpusInput::find(e, config).map_err(|error| Table::among(e, &entries, error));
+        let inputs = entries.iter().map(input).collect::<Result<Vec<_>>>()?;
         Ok(Self { inputs, config: config.clone() })
     }
 
@@ -179,11 +180,19 @@ impl PairCorpus {
         &self.inputs
     }
 
-    /// Returns what the user should know about how the files are read: a first row that may be a header, and columns that
-    /// are not used.
+    /// Returns what the user should know about how the files are read: a first row that may be a header, columns that
+    /// are not used, and keys that parallel files have no use for.
     pub fn notes(&self) -> Vec<String> {
-        let of_input = |input: &CorpusInput| match input {
-            CorpusInput::Table(table) => table.notes.clone(),
+        let keys = header::keys_of_columns(&self.config);
+        let of_input = |input: &CorpusInput| match (input, keys) {
+            (CorpusInput::Table(table), _) => table.notes.clone(),
+            (CorpusInput::Parallel(source, target), Some(keys)) => {
+                let (source, target) = (source.display(), target.display());
+                vec![format!(
+                    "{keys} do not apply to parallel files: {source} is the source and {target} the target; for the other direction: \
+                     {target},{source}"
+                )]
+            }
             _ => Vec::new(),
         };
         self.inputs.iter().flat_map(of_input).collect()
@@ -244,8 +253,9 @@ impl PairCorpus {
         let remedy = if report.over_long * 2 > report.bad() {
             "raise data.corpus.max_source_len and data.corpus.max_target_len (and model.max_positions)".to_owned()
         } else {
-            match self.names_of_first_row() {
-                Some(fields) => {
+            match (self.flags_for_narrow_table(), self.names_of_first_row()) {
+                (Some(flags), _) => flags,
+                (None, Some(fields)) => {
                     let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
                     let or_reversed = match texts_of(&fields) {
                         [Some(source), Some(target)] if !says_direction(fields[source], fields[target]) => OR_REVERSED,
@@ -253,10 +263,27 @@ impl PairCorpus {
                     };
                     format!("name the fields of the rows: {}{or_reversed}", header::field_flags(&fields))
                 }
-                None => "correct them, or set data.corpus.format if it is not the right one".into(),
+                (None, None) => "correct them, or set data.corpus.format if it is not the right one".into(),
             }
         };
         report.check(self.config.max_bad_rows, &name, &remedy, "data.corpus.max_bad_rows")
+    }
+
+    /// Returns the flags for a table whose first row lacks a column that the numbers of the configuration mean.
+    fn flags_for_narrow_table(&self) -> Option<String> {
+        let lacks_one = |table: &&Table| table.columns.source.max(table.columns.target) >= table.n_columns;
+        let tables = self.inputs.iter().filter_map(|input| match input {
+            CorpusInput::Table(table) => Some(table),
+            _ => None,
+        });
+        let Table { path, n_columns, .. } = tables.filter(lacks_one).find(|table| table.n_columns > 1)?;
+        Some(format!(
+            "{} has {n_columns} columns: count those with the texts from 0, for example --set data.corpus.source_column={} --set \
+             data.corpus.target_column={}",
+            path.display(),
+            n_columns - 2,
+            n_columns - 1
+        ))
     }
 
     /// Returns the names of the fields in the first JSON row, unless it has the wanted ones.

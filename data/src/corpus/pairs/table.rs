@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::header::{Columns, Found};
+use super::header::{Columns, Found, is_probably_header, with_other_headers};
 use super::{CorpusConfig, CorpusFormat};
 use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader, ROWS_TO_COMPARE};
@@ -12,6 +12,8 @@ use crate::formats::{CsvRows, FileFormat, LineReader, ROWS_TO_COMPARE};
 pub struct Table {
     pub(crate) path: PathBuf,
     pub(crate) columns: Columns,
+    /// Columns of the first row.
+    pub(super) n_columns: usize,
     /// CSV: what separates columns. `None` for TSV.
     pub(crate) delimiter: Option<u8>,
     /// What the user should know about how the columns were found.
@@ -21,17 +23,34 @@ pub struct Table {
 impl Table {
     /// Reads the first rows of a file to find its columns.
     pub(super) fn open(path: &Path, format: CorpusFormat, config: &CorpusConfig) -> Result<Self> {
-        let is_tsv = format != CorpusFormat::Csv && matches!(CsvRows::named_delimiter(path)?, None | Some(b'\t'));
-        let (delimiter, rows) = match is_tsv {
-            true => (None, first_tsv_rows(path)?),
-            false => {
-                let (delimiter, rows) = CsvRows::first_rows(path)?;
-                (Some(delimiter), rows)
-            }
-        };
+        let (delimiter, rows) = first_rows(path, format)?;
         check_delimiter(path, &rows)?;
         let Found { columns, notes } = Columns::find(path, &rows, config)?;
-        Ok(Self { path: path.into(), columns, delimiter, notes })
+        Ok(Self { path: path.into(), columns, n_columns: rows.first().map_or(0, Vec::len), delimiter, notes })
+    }
+
+    /// Adds to an `error` about the table at `path` how it is read together with one of `entries` that has other names.
+    pub(super) fn among(path: &Path, entries: &[PathBuf], error: Error) -> Error {
+        let names = |path: &Path| {
+            let format =
+                FileFormat::by_name(path).filter(|format| [FileFormat::TSV, FileFormat::CSV].contains(format))?;
+            let format = if format == FileFormat::TSV { CorpusFormat::Tsv } else { CorpusFormat::Csv };
+            let (_, rows) = first_rows(path, format).ok()?;
+            let (first, others) = rows.split_first()?;
+            let names: Vec<&str> = first.iter().map(|name| name.trim()).collect();
+            is_probably_header(&names, others).then(|| first.clone())
+        };
+        match error {
+            Error::Corpus { path: named, problem } if named == path => {
+                let own = names(path);
+                let other = entries
+                    .iter()
+                    .find(|other| own.is_some() && names(other).is_some_and(|other| Some(&other) != own.as_ref()));
+                let hint = other.map(|other| with_other_headers(other)).unwrap_or_default();
+                Error::Corpus { path: named, problem: problem + &hint }
+            }
+            error => error,
+        }
     }
 
     /// Returns whether the first row of a TSV or CSV file seems to name its columns, whatever the run says about it.
@@ -81,6 +100,15 @@ fn other_delimiter(rows: &[Vec<String>]) -> Option<char> {
         n > 0 && rows.iter().all(|row| count(row, *delimiter) == n)
     };
     if 2 * n_single > rows.len() { ['|', ';', ',', '^', '~'].into_iter().find(is_even) } else { None }
+}
+
+/// Returns the first rows of a file, and for CSV what separates their columns.
+fn first_rows(path: &Path, format: CorpusFormat) -> Result<(Option<u8>, Vec<Vec<String>>)> {
+    if format != CorpusFormat::Csv && matches!(CsvRows::named_delimiter(path)?, None | Some(b'\t')) {
+        return Ok((None, first_tsv_rows(path)?));
+    }
+    let (delimiter, rows) = CsvRows::first_rows(path)?;
+    Ok((Some(delimiter), rows))
 }
 
 /// Returns the first rows of a file; none if its first line is blank.

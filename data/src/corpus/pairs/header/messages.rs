@@ -58,6 +58,25 @@ pub(super) fn numbers_decide(path: &Path, config: &CorpusConfig) -> String {
     )
 }
 
+/// Says that the configuration makes names of a row that is probably a pair.
+pub(super) fn taken_as_header(path: &Path, names: &[&str]) -> String {
+    format!(
+        "first row of {} ({}) does not look like a header and is skipped as one (data.corpus.header); if it is a pair: --set \
+         data.corpus.header=no",
+        path.display(),
+        quoted(names)
+    )
+}
+
+/// Says how files with different names of columns are read together.
+pub(in crate::corpus::pairs) fn with_other_headers(other: &Path) -> String {
+    format!(
+        "\n  {} has other names: one key reads both, so give the columns the same names, or count them from 0 without naming them: \
+         --set data.corpus.source_column=N --set data.corpus.target_column=N --set data.corpus.header=yes",
+        other.display()
+    )
+}
+
 /// Asks whether a first row names the columns.
 pub(super) fn ask(path: &Path, names: &[&str], numbers_are_set: bool) -> Error {
     Error::corpus(
