@@ -8,6 +8,9 @@ use kiln_train::config::meant_by;
 
 use super::lines::shell_path;
 
+/// Options of other programs that name a file with lines to read.
+const OF_LINES: [&str; 7] = ["src", "data", "input", "input-file", "test-file", "file", "text"];
+
 /// Explains an `error` about an option that the command of these `words` does not have. Returns lines to print below the error,
 /// and removes guesses of the error that these lines replace or that no help mentions.
 pub(super) fn explain(error: &mut clap::Error, words: &[String]) -> Vec<String> {
@@ -21,6 +24,7 @@ pub(super) fn explain(error: &mut clap::Error, words: &[String]) -> Vec<String> 
         Some(tip) => vec![tip],
         None => tips(command, &name),
     };
+    let passes_text = !option.starts_with("--") && shown(command).any(takes_texts);
     let is_hidden = match error.get(ContextKind::SuggestedArg) {
         Some(ContextValue::String(guess)) => !shown(command).filter_map(Arg::get_long).any(|long| is_same(long, guess)),
         _ => false,
@@ -30,10 +34,15 @@ pub(super) fn explain(error: &mut clap::Error, words: &[String]) -> Vec<String> 
         // clap's usage contains its guess.
         error.insert(ContextKind::Usage, ContextValue::StyledStr(command.clone().render_usage()));
     }
-    if !tips.is_empty() {
+    if !tips.is_empty() || !passes_text {
         error.remove(ContextKind::Suggested);
     }
     tips
+}
+
+/// Whether an argument is a text, which may begin with a dash.
+fn takes_texts(arg: &Arg) -> bool {
+    arg.is_positional() && arg.get_value_names().is_some_and(|names| names.iter().any(|name| name == "TEXT"))
 }
 
 /// Returns the word that has the `option`: clap takes `-lr` for an option `-l`.
@@ -66,7 +75,16 @@ fn tips(command: &Command, name: &str) -> Vec<String> {
     }
     let set = command.get_arguments().find(|arg| arg.get_long() == Some("set"));
     let keys = meant.into_iter().filter(|key| set.is_some_and(|set| accepts(set, key)));
-    keys.map(|key| format!("  tip: {key} is a key of the configuration: --set {key}=VALUE")).collect()
+    let tips: Vec<String> =
+        keys.map(|key| format!("  tip: {key} is a key of the configuration: --set {key}=VALUE")).collect();
+    if tips.is_empty() { tip_for_lines(command, name).into_iter().collect() } else { tips }
+}
+
+/// Returns a line that shows how the `command` reads lines, if an option called `name` was to do that.
+fn tip_for_lines(command: &Command, name: &str) -> Option<String> {
+    let examples = command.get_after_help().filter(|_| OF_LINES.iter().any(|other| is_same(other, name)))?.to_string();
+    let example = examples.lines().find(|line| line.contains(" < "))?.trim().to_owned();
+    Some(format!("  tip: this command reads lines from its input: {example}"))
 }
 
 /// Returns a line that says how the `command` takes a text, if there is one at `path`.
@@ -200,6 +218,26 @@ mod tests {
             [format!("  tip: this command takes a text with --data {text}")]
         );
         assert!(answer(&["data", "stats", "no-such-file"]).1.is_empty());
+    }
+
+    #[test]
+    fn no_option_is_offered_as_a_text() {
+        let classify =
+            "  tip: this command reads lines from its input: kiln classify runs/reviews < reviews.txt > classes.jsonl";
+        let translate =
+            "  tip: this command reads lines from its input: kiln translate runs/en-it --beam 5 < in.en > out.it";
+        for (words, tips) in [
+            (["classify", "x", "--data"], vec![classify.to_owned()]),
+            (["translate", "x", "-src"], vec![translate.to_owned()]),
+            (["train", "x", "--train_src"], vec![set("data.train")]),
+            (["train", "x", "--no-such-thing"], Vec::new()),
+        ] {
+            let (said, found) = answer(&[&words[..], &["f"]].concat());
+            assert_eq!(found, tips, "{words:?}: {said}");
+            assert!(!said.contains("as a value"), "{words:?}: {said}");
+        }
+        let (said, _) = answer(&["classify", "x", "-5 degrees"]);
+        assert!(said.contains("as a value"), "a text may begin with a dash: {said}");
     }
 
     #[test]

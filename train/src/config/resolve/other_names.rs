@@ -37,7 +37,7 @@ pub(super) const LAYERS: [&str; 7] =
 pub(super) const LAYER_KEYS: [&str; 2] = ["model.n_encoder_layers", "model.n_decoder_layers"];
 
 /// Names that other trainers use, and our keys or options.
-pub(super) const OTHER_NAMES: [(&str, &str); 153] = [
+pub(super) const OTHER_NAMES: [(&str, &str); 155] = [
     ("learning_rate", "optim.lr"),
     ("max_lr", "optim.lr"),
     ("warmup", "optim.warmup_steps"),
@@ -177,9 +177,11 @@ pub(super) const OTHER_NAMES: [(&str, &str); 153] = [
     ("train_data", "data.train"),
     ("train_dataset", "data.train"),
     ("trainpref", "data.train"),
+    ("train_src", "data.train"),
     ("eval_file", "data.valid"),
     ("eval_dataset", "data.valid"),
     ("validpref", "data.valid"),
+    ("valid_src", "data.valid"),
     ("valid_data", "data.valid"),
     ("tokenizer_name", "tokenizer.path"),
     ("lora", "model.lora.rank"),
