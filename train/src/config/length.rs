@@ -2,7 +2,7 @@
 
 use std::thread::available_parallelism;
 
-use kiln_data::{BatchEstimate, CorpusConfig, PairCorpus, TextConfig, TextCorpus};
+use kiln_data::{BatchEstimate, CorpusConfig, PairCorpus, TextConfig, TextCorpus, count_pairs};
 
 use super::Config;
 use super::give_way::give_way;
@@ -93,7 +93,20 @@ pub(super) fn batches_per_epoch(config: &Config, enough: f64) -> Option<f64> {
             estimate.of_text(&corpus, config.task).ok()?
         }
     };
+    let batches = batches * share_for_training(config);
     (batches >= 1.0).then_some(batches)
+}
+
+/// Estimates the share of the rows that `data.split` leaves for training.
+fn share_for_training(config: &Config) -> f64 {
+    let split = config.data.split;
+    if split < 1.0 {
+        return 1.0 - split;
+    }
+    // Of more rows than this, the split is a part that makes no difference.
+    let enough = 1000.0 * split;
+    let n_rows = count_pairs(&config.data.train_files(), enough as u64).map_or(enough, |n| n as f64);
+    (1.0 - split / n_rows.max(1.0)).max(0.0)
 }
 
 /// Rounds down to two digits.
@@ -143,6 +156,17 @@ mod tests {
             assert!((0.8..=1.0).contains(&share), "{share}");
         }
         assert_eq!(config.validate(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn rows_for_validation_are_not_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let few = pairs(folder.path(), 600);
+        let steps = |set: &[&str]| resolved(&few, None, set).expect("valid").config.train.steps as f64;
+        for half in ["data.split=0.5", "data.split=300"] {
+            let share = steps(&[half]) / steps(&[]);
+            assert!((0.4..0.6).contains(&share), "{half}: {share}");
+        }
     }
 
     #[test]
