@@ -24,7 +24,7 @@ pub fn count_pairs(entries: &[PathBuf], enough: u64) -> Result<u64> {
     Ok(lines.saturating_sub(names))
 }
 
-/// Counts the words, divided by white space, in files and folders of plain text. Stops at `enough`.
+/// Counts the words, divided by white space, in files and folders of plain text. Tags of CoNLL files are not words. Stops at `enough`.
 ///
 /// # Errors
 ///
@@ -33,7 +33,10 @@ pub fn count_words(entries: &[PathBuf], enough: u64) -> Result<u64> {
     let mut files = Vec::new();
     find_files(entries, Split::Train, true)?.iter().try_for_each(|entry| files_below(entry, &mut files))?;
     let words = |line: &[u8]| line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count() as u64;
-    count(&files, enough, &Wanted::all(), words)
+    let (tagged, others): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|file| FileFormat::by_name(file).is_some_and(FileFormat::has_tags));
+    let n_tagged = count(&tagged, enough, &Wanted::all(), |line| words(line).min(1))?;
+    Ok(n_tagged + count(&others, enough - n_tagged, &Wanted::all(), words)?)
 }
 
 /// Counts in the `wanted` fields of records, and in the lines of other files.
@@ -85,6 +88,9 @@ mod tests {
         fs::remove_file(path("named.tsv")).expect("there");
         assert_eq!(count_words(&[folder.path().into()], 100).expect("readable"), 7);
         assert_eq!(count_words(&[folder.path().into()], 5).expect("readable"), 5);
+        fs::write(path("a.conll"), "A\tB-LOC\ntown\tO\n\nIt\tO\n").expect("writable");
+        assert_eq!(count_words(&[path("a.conll"), path("a.en")], 100).expect("readable"), 9, "tags are not words");
+        assert_eq!(count_words(&[path("a.conll"), path("a.en")], 2).expect("readable"), 2);
         fs::write(path("c.json"), "[{\"a\": 1}, {\"a\": 2}, {}]").expect("writable");
         assert_eq!(count_pairs(&[path("c.json")], 10).expect("readable"), 3);
         if cfg!(feature = "arrow") {
