@@ -136,6 +136,14 @@ struct Shown<'a> {
 
 impl Shown<'_> {
     fn write(&self, output: &mut impl Write, inputs: &[LabelledInput], found: &[Classified], json: bool) -> Result<()> {
+        let is_blank = |input: &&LabelledInput| matches!(input, LabelledInput::Text { text, pair: None } if text.trim().is_empty());
+        let n_blank = inputs.iter().filter(is_blank).count();
+        if n_blank > 0 {
+            stderr_line!(
+                "note: {n_blank} of {} texts are blank: their classes say nothing, so leave them out",
+                inputs.len()
+            );
+        }
         for (input, found) in inputs.iter().zip(found) {
             if found.is_cut {
                 stderr_line!("note: a text is longer than the model reads, and its end was cut off");
