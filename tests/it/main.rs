@@ -47,6 +47,7 @@ mod sentencepiece;
 mod strangers;
 mod tables;
 mod text;
+mod third_trial;
 mod tidy;
 mod together;
 mod tokenizer_settings;
