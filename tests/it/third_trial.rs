@@ -138,7 +138,7 @@ fn files_of_several_forms_are_answered_with_keys_that_serve_all() {
 fn a_configuration_of_another_program_is_one_problem() {
     let place = Workplace::new();
     place.write("onmt.yaml", "data:\n  corpus_1:\n    path_src: a.en\ntrain_steps: 500\n");
-    let ran = place.run(&["train", "--config", "onmt.yaml"]).refused(2, &["onmt.yaml: this is YAML", "reads TOML"]);
+    let ran = place.run(&["train", "--config", "onmt.yaml"]).refused(2, &["onmt.yaml:1: this is YAML", "a configuration is TOML"]);
     assert!(!ran.stderr.contains("problems"), "{ran:#?}");
 }
 
