@@ -78,6 +78,7 @@ pub(super) fn batches_per_epoch(config: &Config, enough: f64) -> Option<f64> {
         enough,
         num_threads: available_parallelism().map_or(1, usize::from),
     };
+
     let (files, model) = (&config.data.train_files(), &config.model);
     let batches = match traits_of(config.task).reads {
         Reads::Pairs => {
