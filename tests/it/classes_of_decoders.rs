@@ -157,7 +157,7 @@ fn a_decoder_learns_classes_from_nothing() {
 fn adapters_are_trained_with_the_whole_head() {
     let place = place();
     language_model(&place, &[]);
-    let lora = ["model.lora.rank=4", "model.lora.targets=[\"qkv\", \"down\"]", "optim.lr=1e-2", "train.steps=80"];
+    let lora = ["model.lora.rank=4", "model.lora.targets=[\"qkv\", \"down\"]", "optim.lr=1e-2", "train.steps=160"];
     let settings = [&CLASSES[..4], &lora].concat();
     let from = ["--from", "runs/lm", "--task", "classification", "--run", "runs/lines"];
     let ran = train(&place, &from, &settings).ok();

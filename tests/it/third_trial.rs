@@ -74,9 +74,9 @@ fn rows_wider_or_narrower_than_their_header_are_named() {
 
     let labels: String = (0..60).map(|i| format!("text {i},{}\n", ["good", "bad"][i % 2])).collect();
     place.write("labels.csv", format!("text,label\n{labels}a text, with a comma,good\n"));
-    let keys = sets(&["data.text.max_bad_rows=0.1", "tokenizer.vocab_size=300"]);
+    let keys = sets(&["data.labels.max_bad_rows=0.1", "tokenizer.vocab_size=300"]);
     let ran = place.train(&[&["--dry-run", "--task", "classification", "labels.csv"][..], &keys].concat()).ok();
-    assert!(ran.stderr.contains("labels.csv:62: the row has 3 columns, and the header 2"), "{ran:#?}");
+    assert!(ran.stdout.contains("labels.csv:62: the row has 3 columns, and the header 2"), "{ran:#?}");
 }
 
 #[test]
@@ -126,9 +126,9 @@ fn files_of_several_forms_are_answered_with_keys_that_serve_all() {
     let ran = place.train(&[&dry[..], &["a.en,a.ve"], &numbers].concat()).ok();
     let note = "data.corpus.source_column and data.corpus.target_column do not apply to parallel files: a.en is the source and a.ve the \
                 target; for the other direction: a.ve,a.en";
-    assert!(ran.stderr.contains(note) && !ran.stderr.contains("look like a header"), "{ran:#?}");
+    assert!(ran.stdout.contains(note) && !ran.stderr.contains("look like a header"), "{ran:#?}");
     let ran = place.train(&["--dry-run", "a.en,a.ve"]).ok();
-    assert!(!ran.stderr.contains("do not apply"), "{ran:#?}");
+    assert!(!ran.stdout.contains("do not apply"), "{ran:#?}");
     // One file alone, or files with the same names, need no such advice.
     let ran = place.train(&[&["--dry-run", "excel.csv"][..], &fields].concat());
     assert!(!ran.stderr.contains("has other names"), "{ran:#?}");
@@ -138,7 +138,9 @@ fn files_of_several_forms_are_answered_with_keys_that_serve_all() {
 fn a_configuration_of_another_program_is_one_problem() {
     let place = Workplace::new();
     place.write("onmt.yaml", "data:\n  corpus_1:\n    path_src: a.en\ntrain_steps: 500\n");
-    let ran = place.run(&["train", "--config", "onmt.yaml"]).refused(2, &["onmt.yaml:1: this is YAML", "a configuration is TOML"]);
+    let ran = place
+        .run(&["train", "--config", "onmt.yaml"])
+        .refused(2, &["onmt.yaml:1: this is YAML", "a configuration is TOML"]);
     assert!(!ran.stderr.contains("problems"), "{ran:#?}");
 }
 

@@ -102,24 +102,19 @@ impl RowReader<'_> {
             return Ok(());
         }
 
-        let of_pairs = (self.task == Task::Classification).then(|| labelled_pairs(&rows, &order)).flatten();
         let layout = if format.has_tags() {
             Some(Layout::Tagged { words: "tokens".into(), tags: "tags".into() })
-        } else if of_pairs.is_some() {
-            of_pairs
         } else if rows.iter().any(|row| self.is_rated(row)) {
             Some(Layout::Rated)
         } else {
-            recognize(&rows, &order)
+            let of_pairs = (self.task == Task::Classification).then(|| labelled_pairs(&rows, &order)).flatten();
+            of_pairs.or_else(|| recognize(&rows, &order))
         };
         let Some(layout) = layout.map(|layout| self.turned(layout)) else { return Ok(()) };
 
-        let as_answers = self.as_answers(&layout, &rows, &order);
         let keeps_task = self.text.format == TextFormat::Chat || !self.other_tasks.contains(&Task::Translation);
-        let (layout, or_chat) = match as_answers {
-            Some(answers) if keeps_task => (answers, None),
-            other => (layout, other),
-        };
+        let answers = keeps_task.then(|| self.as_answers(&layout, &rows, &order)).flatten();
+        let layout = answers.unwrap_or(layout);
         let names = names_in(&rows).iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
         // The columns of CoNLL have no names in the file.
         let they_have = if format.has_tags() { String::new() } else { format!(" (they have {names})") };
@@ -155,12 +150,10 @@ impl RowReader<'_> {
 
         let or_reversed = if self.knows_direction(&layout) { "" } else { OR_REVERSED };
         let or_pairs = as_pairs.map(|flags| format!("\nto translate with them, read them as pairs with {flags}"));
-        let or_chat = or_chat.and_then(|answers| self.flags(&answers)).map(|(_, flags)| flags.join(" "));
-        let or_chat = or_chat.map(|flags| format!("\nto learn to answer them as a language model: {flags}"));
         let flags = flags.join(" ");
         Err(Error::BadRows(format!(
             "{rows_are}: read them as such with {flags}{or_reversed}{}",
-            or_pairs.or(or_chat).unwrap_or_default()
+            or_pairs.unwrap_or_default()
         )))
     }
 

@@ -64,8 +64,7 @@ fn two_texts_with_other_names_are_questions_where_conversations_are_asked_for() 
     }
 
     let free = refusal("a.jsonl", r#"{"Frage": "a b", "Antwort": "c"}"#, Task::Lm, DEFAULT);
-    let or_chat = "as a language model: --set data.text.format=chat --set data.text.field=Frage,Antwort";
-    assert!(free.contains("--task translation") && free.ends_with(or_chat), "{free}");
+    assert!(free.contains("--task translation") && !free.contains("data.text.field"), "{free}");
 }
 
 #[test]
@@ -73,7 +72,6 @@ fn two_texts_with_a_class_are_a_pair_for_a_classifier() {
     for (row, fields) in [
         (r#"{"sentence1": "a b", "sentence2": "c d", "label": 0}"#, ["sentence1", "sentence2"]),
         (r#"{"premise": "a b", "hypothesis": "c d", "label": "no"}"#, ["premise", "hypothesis"]),
-        (r#"{"question": "a b", "answer": "c d", "label": 1}"#, ["question", "answer"]),
     ] {
         let message = refusal("a.jsonl", row, Task::Classification, DEFAULT);
         let flags = fields.iter().zip(["text_field", "pair_field"]);
