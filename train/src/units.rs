@@ -65,7 +65,7 @@ const UNITS: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-/// Reads a number and one of the [`UNITS`], such as `24GiB`, `512 MiB` or `80GB`, or a number of bytes.
+/// Reads a number and one of the units of its table, such as `24GiB`, `512 MiB` or `80GB`, or a number of bytes.
 ///
 /// # Errors
 /// A sentence that says what is expected.

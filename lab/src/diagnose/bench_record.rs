@@ -195,7 +195,7 @@ mod tests {
         let path = folder.path().join("bench.jsonl");
         let wanted = record(8.0, [7.9, 8.2]);
         fs::write(&path, format!("{}\n\n", serde_json::to_string(&wanted).expect("JSON"))).expect("writable");
-        assert_eq!(BenchRecord::read_all(&path).expect("readable"), [wanted.clone()]);
+        assert_eq!(BenchRecord::read_all(&path).expect("readable"), std::slice::from_ref(&wanted));
         let mut older = serde_json::to_value(&wanted).expect("JSON");
         older.as_object_mut().expect("an object").remove("samples_per_sec");
         fs::write(&path, older.to_string()).expect("writable");

@@ -179,9 +179,9 @@ fn data(runs: &[History]) -> Result<String> {
     for (number, run) in (1..).zip(runs).filter(|(_, run)| !run.lengths.is_empty()) {
         let id = if runs.len() == 1 { "lengths".to_owned() } else { format!("lengths-{number}") };
         let of = if runs.len() == 1 { String::new() } else { format!(": {}", run.name) };
-        let _ = write!(
+        let _ = writeln!(
             figures,
-            "<figure id=\"{id}\"><h3>{}</h3>{}<details><summary>Numbers<span class=\"soft\"> of lengths</span></summary>{}</details></figure>\n",
+            "<figure id=\"{id}\"><h3>{}</h3>{}<details><summary>Numbers<span class=\"soft\"> of lengths</span></summary>{}</details></figure>",
             escaped(&format!("Lengths of training rows{of}")),
             histogram::for_page(&run.lengths, &id)?,
             html(&lengths(&run.lengths)),

@@ -81,11 +81,10 @@ impl Counters {
         let network = self.network.as_ref().zip(earlier.network.as_ref());
         let network = network.and_then(|(now, before)| {
             // Only interfaces that were there before: the counters of a new one began at another moment.
-            let same: Vec<_> = now.iter().filter_map(|(name, now)| Some((*now, *before.get(name)?))).collect();
-            let sum = |of: fn(&([u64; 2], [u64; 2])) -> [u64; 2]| {
-                same.iter().map(of).fold([0; 2], |sum, bytes| [sum[0] + bytes[0], sum[1] + bytes[1]])
-            };
-            (!same.is_empty()).then(|| rates(Some(sum(|(now, _)| *now)), Some(sum(|(_, before)| *before)))).flatten()
+            let same = now.iter().filter_map(|(name, now)| Some((*now, *before.get(name)?)));
+            let (now, before): (Vec<[u64; 2]>, Vec<[u64; 2]>) = same.unzip();
+            let sum = |all: &[[u64; 2]]| all.iter().fold([0; 2], |sum, bytes| [sum[0] + bytes[0], sum[1] + bytes[1]]);
+            (!now.is_empty()).then(|| rates(Some(sum(&now)), Some(sum(&before)))).flatten()
         });
         let swap = rates(self.swap, earlier.swap);
 

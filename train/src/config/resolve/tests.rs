@@ -225,12 +225,12 @@ fn projections_have_the_names_of_transformers_and_of_kiln() {
 #[test]
 fn all_mistakes_in_the_sources_of_a_mixture_are_named_at_once() {
     let sources =
-        "[{ name = \"a\", path = \"a.tsv\", weigth = 3, foo = 1 }, { name = \"b\", train = \"b.tsv\", weigth = 1 }]";
+        "[{ name = \"a\", path = \"a.tsv\", wieght = 3, foo = 1 }, { name = \"b\", train = \"b.tsv\", wieght = 1 }]";
     let mix = format!("data.mix={sources}");
     let problems = load_set(Some("tiny"), &[&mix, "data.train=c.tsv"]).expect_err("mistakes").problems;
     for wanted in [
         "unknown key path; did you mean train?",
-        "unknown key weigth; did you mean weight?",
+        "unknown key wieght; did you mean weight?",
         "unknown key foo",
         "data.train",
     ] {
