@@ -28,6 +28,7 @@
 //! |---|---|---|
 //! | `kiln-lab` | `lab/` | `diagnose`: speed and precision · `report`: pages and pictures of runs |
 //! | `kiln-train` | `train/` | configuration, data sets, optimizers, loop, checkpoints, runs |
+//! | `kiln-metrics` | `metrics/` | the measurements of a run, and where they go |
 //! | `kiln-ranks` | `ranks/` | several processes: who they are, their link, their launcher |
 //! | `kiln-interchange` | `interchange/` | folders of `transformers`, files of llama.cpp |
 //! | `kiln-model`, `kiln-kernels` | `model/` | the Transformers and their operators |
@@ -70,9 +71,11 @@ pub use kiln_interchange::{gguf, hugging_face};
 #[doc(hidden)]
 pub use kiln_lab::{diagnose, report};
 #[doc(hidden)]
+pub use kiln_metrics::logging;
+#[doc(hidden)]
 pub use kiln_ranks as distributed;
 #[doc(hidden)]
-pub use kiln_train::{checkpoint, dataset, logging, optim};
+pub use kiln_train::{checkpoint, dataset, optim};
 
 /// Compiles the Rust code of the README.
 #[cfg(doctest)]

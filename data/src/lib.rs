@@ -19,7 +19,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `error` · [`files`] opening files in folders of strangers · `host_batch` the batch and its buffer · `loader_config` · `sampler` the order of rows, from seed and epoch · `reorder` · [`jobs`] when threads worked |
+//! | 0 | `error` · [`files`] opening and replacing files in folders of strangers · `terminal` text without control characters · `host_batch` the batch and its buffer · `loader_config` · `sampler` the order of rows, from seed and epoch · `reorder` · [`jobs`] when threads worked |
 //! | 1 | `formats` files as records |
 //! | 2 | `corpus` records and text as rows of a task |
 //! | 3 | `tokenizer` text to ids and back |
@@ -53,6 +53,8 @@ mod loader_config;
 mod reorder;
 mod sampler;
 mod source;
+#[doc(hidden)]
+pub mod terminal;
 mod tokenizer;
 
 pub use batch::{Buckets, Collator, EpochPlan, round_up};

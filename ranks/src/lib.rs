@@ -13,7 +13,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `devices` names of devices · `limits` how long a rank waits · `members` which ranks train together · [`host_sync`] waits for the device, counted · [`timeline`] when spans were · `terminal` text without control characters |
+//! | 0 | `devices` names of devices · `limits` how long a rank waits · `members` which ranks train together · [`host_sync`] waits for the device, counted · [`timeline`] when spans were |
 //! | 1 | `world` who this process is |
 //! | 2 | [`link`] TCP between the ranks |
 //! | 3 | `ports` a free port · `ranks` exchanges of gradients and weights |
@@ -27,8 +27,6 @@ pub mod link;
 mod members;
 mod ports;
 mod ranks;
-#[doc(hidden)]
-pub mod terminal;
 pub mod timeline;
 mod world;
 

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kiln_data::files::read_text;
+use kiln_metrics::logging::METRICS_FILE;
+use kiln_metrics::logging::print::{stderr_line, stdout_line};
+use kiln_metrics::units::counted;
 use kiln_train::checkpoint::{Best, Checkpoints, RUN_CONFIG_FILE, Score, average, folder_name};
 use kiln_train::config::{BestMetric, Config};
-use kiln_train::logging::METRICS_FILE;
-use kiln_train::logging::print::{stderr_line, stdout_line};
 use kiln_train::run::{NewRun, RunError, folder};
-use kiln_train::units::counted;
 use serde_json::Value;
 
 use super::error::Usage;

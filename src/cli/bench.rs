@@ -20,10 +20,10 @@ use kiln_lab::diagnose::peer::Peer;
 use kiln_lab::diagnose::replay::compare;
 use kiln_lab::diagnose::step_time::measure;
 use kiln_lab::diagnose::workload::{NAMES, Workload};
+use kiln_metrics::logging::print::stdout_line;
 use kiln_ranks::Ranks;
 use kiln_train::config::Precision;
 use kiln_train::device::{self, DeviceChoice};
-use kiln_train::logging::print::stdout_line;
 use serde_json::{Value, json};
 
 pub(super) use self::chosen::ChosenArgs;

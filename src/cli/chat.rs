@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use kiln_data::{ChatMessage, ChatTemplate, Role, SpecialEncoder};
+use kiln_metrics::logging::print::{over_line, results, stderr_line};
 use kiln_train::config::GenerateConfig;
 use kiln_train::generate::{Conversation, TextGenerator};
-use kiln_train::logging::print::{over_line, results, stderr_line};
 use serde_json::{Value, json};
 
 use super::config_args::{DeviceArgs, GenerateArgs, NoSetArgs, checked};

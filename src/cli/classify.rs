@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kiln_data::{LabelledInput, Task};
+use kiln_metrics::logging::print::{results, stderr_line};
 use kiln_train::config::GenerateConfig;
 use kiln_train::config::task::{Classes, traits_of};
 use kiln_train::dataset::labelled;
 use kiln_train::generate::{ClassPredictor, Classified};
-use kiln_train::logging::print::{results, stderr_line};
 use serde_json::{Map, Value, json};
 
 use super::config_args::{DeviceArgs, checked};

@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::Result;
 use kiln_lab::diagnose::compare::{Comparison, Losses};
 use kiln_lab::diagnose::run_record::{MEASURES, Measured, RunRecord, different_keys};
+use kiln_metrics::logging::print::stdout_line;
+use kiln_metrics::units::{duration, thousands};
 use kiln_train::config::Task;
 use kiln_train::config::task::traits_of;
-use kiln_train::logging::print::stdout_line;
-use kiln_train::units::{duration, thousands};
 
 use super::error::Usage;
 use super::lines::shell_path;

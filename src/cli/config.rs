@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kiln_metrics::logging::print::stdout_text;
 use kiln_train::checkpoint::RUN_CONFIG_FILE;
 use kiln_train::config::{Config, Sources, resolve};
-use kiln_train::logging::print::stdout_text;
 use kiln_train::run::RunError;
 
 use super::config_args::{ConfigArgs, DeviceArgs};

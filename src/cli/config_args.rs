@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use clap::Args;
+use kiln_metrics::logging::print::stderr_line;
 use kiln_train::config::{
     Base, Config, ConfigError, EarlyStopping, GenerateConfig, LengthNormalization, Preset, Resolved, Sources,
     named_task, resolve,
 };
 use kiln_train::device::{DeviceChoice, DeviceError, gpu_hint, machine_of};
-use kiln_train::logging::print::stderr_line;
 use kiln_train::run::TrainedModel;
 
 use super::pool;

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Subcommand;
 use kiln_data::Lengths;
+use kiln_data::files::replace::replace_file;
 use kiln_lab::diagnose::data_stats::{Batching, DataStats};
 use kiln_lab::report::histogram;
+use kiln_metrics::logging::print::{stderr_line, stdout_line};
+use kiln_metrics::units::{counted, thousands};
 use kiln_train::device::DeviceChoice;
-use kiln_train::files::replace_file;
-use kiln_train::logging::print::{stderr_line, stdout_line};
-use kiln_train::units::{counted, thousands};
 
 use super::config_args::ConfigArgs;
 use super::error::Usage;

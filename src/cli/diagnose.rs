@@ -10,10 +10,10 @@ use kiln_lab::diagnose::elimination::{
     Check, Diagnosis, Effort, Event, Limits, Subject, Test, bottleneck, causes, checks, diagnose,
 };
 use kiln_lab::diagnose::ledger::dtype_name;
+use kiln_metrics::logging::print::{over_line, stderr_line, stdout_line};
+use kiln_metrics::units::parse_size;
 use kiln_ranks::Ranks;
 use kiln_train::device::device_name;
-use kiln_train::logging::print::{over_line, stderr_line, stdout_line};
-use kiln_train::units::parse_size;
 use serde_json::json;
 
 use super::config_args::ConfigArgs;

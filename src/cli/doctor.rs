@@ -10,8 +10,8 @@ use anyhow::Result;
 use burn::tensor::Device;
 use kiln_kernels::{KernelSet, product_kernels};
 
+use kiln_metrics::logging::print::stdout_text;
 use kiln_train::device::{self, DeviceChoice};
-use kiln_train::logging::print::stdout_text;
 use libraries::{CUDA_HEADERS, find_cuda_headers, find_library, find_llvm, nvidia_gpus};
 use report::{Finding, Report};
 

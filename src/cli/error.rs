@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kiln_train::units::first_few;
+use kiln_metrics::units::first_few;
 
 /// A command that cannot work as it was typed; the text says what to do.
 #[derive(Debug)]

@@ -7,12 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use kiln_data::Packing;
+use kiln_metrics::logging::print::{stderr_line, stdout_line, stdout_text};
 use kiln_ranks::Ranks;
 use kiln_train::config::task::{Reads, traits_of};
 use kiln_train::dataset::text::Division;
 use kiln_train::device::DeviceChoice;
 use kiln_train::eval::{ClassScore, ClassScores, EntityScores, ValidationLoss, bleu, chrf};
-use kiln_train::logging::print::{stderr_line, stdout_line, stdout_text};
 use kiln_train::run::{Scores, Scoring, TrainedModel};
 use serde_json::{Value, json};
 

@@ -3,6 +3,7 @@
 use std::io;
 
 use kiln_data::Error as DataError;
+use kiln_data::files::replace::FileError;
 use kiln_interchange::gguf::GgufError;
 use kiln_interchange::hugging_face::FolderError;
 use kiln_lab::diagnose::workload::ShapeError;
@@ -12,7 +13,6 @@ use kiln_ranks::{DevicesError, WorldError};
 use kiln_train::checkpoint::{CheckpointError, NotTheSameRun};
 use kiln_train::config::ConfigError;
 use kiln_train::device::{DeviceError, PrecisionError};
-use kiln_train::files::FileError;
 use kiln_train::generate::GenerateError;
 use kiln_train::run::RunError;
 

@@ -15,11 +15,11 @@ use kiln_interchange::hugging_face::{
     ADAPTER_CONFIG_FILE, CONFIG_FILE, GENERATION_CONFIG_FILE, SENTENCEPIECE_FILE, StoredType, TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE, TokenizerFile, write_adapter, write_model,
 };
+use kiln_metrics::logging::print::{stderr_line, stdout_line};
 use kiln_model::ClassHead;
 use kiln_model::hf::{self, ExportPlan, ExportedAdapter, Family, TokenIds, ZeroStart};
 use kiln_train::config::task::traits_of;
 use kiln_train::dataset::Vocabulary;
-use kiln_train::logging::print::{stderr_line, stdout_line};
 use kiln_train::run::{TrainedModel, WhichWeights};
 use serde_json::{Map, Value, json};
 

@@ -4,9 +4,9 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
+use kiln_metrics::logging::print::results;
 use kiln_train::config::GenerateConfig;
 use kiln_train::generate::{Candidate, Filled, MaskFiller};
-use kiln_train::logging::print::results;
 use serde_json::{Value, json};
 
 use super::config_args::{DeviceArgs, checked};

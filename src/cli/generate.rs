@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use kiln_data::TextTokenizer;
+use kiln_metrics::logging::print::{results, stderr_line};
 use kiln_train::config::GenerateConfig;
 use kiln_train::generate::{Continuation, TextGenerator};
-use kiln_train::logging::print::{results, stderr_line};
 use serde_json::json;
 
 use super::config_args::{DeviceArgs, GenerateArgs, NoSetArgs, checked};

@@ -17,6 +17,7 @@ use kiln_data::files::write_fresh;
 use kiln_interchange::hugging_face::{
     AdapterFolder, CONFIG_FILE, Folder, FolderError, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile,
 };
+use kiln_metrics::logging::print::{stderr_line, stdout_line};
 use kiln_model::flops::n_params;
 use kiln_model::hf::{self, ImportPlan, TokenIds};
 use kiln_model::{ClassHead, TransformerConfig};
@@ -25,7 +26,6 @@ use kiln_train::config::task::{Reads, TASKS, traits_of};
 use kiln_train::config::{Config, Preset, Task};
 use kiln_train::dataset::Vocabulary;
 use kiln_train::generate::TokenRules;
-use kiln_train::logging::print::{stderr_line, stdout_line};
 use kiln_train::run::{NewRun, folder};
 use languages::Languages;
 use made_from::{MADE_FROM_FILE, is_made_from};

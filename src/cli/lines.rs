@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kiln_data::CharacterCounts;
 use kiln_data::files::read_line;
+use kiln_metrics::logging::print::stderr_line;
 use kiln_train::checkpoint::Checkpoints;
 use kiln_train::dataset::lacking_note;
-use kiln_train::logging::print::stderr_line;
 use kiln_train::run::TrainedModel;
 
 use super::error::NotUtf8;

@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use kiln_lab::diagnose::ledger::{Ledger, dtype_name, entries};
+use kiln_metrics::logging::print::stdout_line;
+use kiln_metrics::units::{gib, parse_size, thousands};
 use kiln_train::device::machine_of;
-use kiln_train::logging::print::stdout_line;
 use kiln_train::run::need::Need;
-use kiln_train::units::{gib, parse_size, thousands};
 
 use super::config_args::{ConfigArgs, DeviceArgs};
 use super::of_run::OfRunArgs;

@@ -44,9 +44,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
-use kiln_ranks::terminal::clean;
+use kiln_data::terminal::clean;
+use kiln_metrics::logging::print::stderr_line;
 use kiln_train::device::take_kernel_notes;
-use kiln_train::logging::print::stderr_line;
 
 /// Trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 #[derive(Debug, Parser)]

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
+use kiln_metrics::logging::print::stderr_line;
+use kiln_metrics::units::thousands;
 use kiln_train::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
 use kiln_train::config::task::{TASKS, traits_of};
 use kiln_train::config::{Base, Chosen, Config, DecayEnd, MANY_EPOCHS, Resolved, Shortened, Sources, resolve};
 use kiln_train::device::DeviceChoice;
-use kiln_train::logging::print::stderr_line;
 use kiln_train::run::{Options, Run, TrainedModel};
-use kiln_train::units::thousands;
 
 use super::config_args::ConfigArgs;
 use super::error::Usage;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use kiln_data::files::{open_file, read_line};
 use kiln_data::{FileFormat, LabelConfig, LabelledInput, Task};
+use kiln_metrics::logging::print::stderr_line;
 use kiln_train::config::task::{Classes, traits_of};
-use kiln_train::logging::print::stderr_line;
 use serde_json::{Map, Value};
 
 use super::error::Usage;

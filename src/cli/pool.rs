@@ -2,7 +2,7 @@
 
 use std::thread::available_parallelism;
 
-use kiln_train::logging::print::stderr_line;
+use kiln_metrics::logging::print::stderr_line;
 use rayon::ThreadPoolBuilder;
 
 use super::error::Usage;

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use kiln_metrics::logging::print::{stderr_line, stdout_line};
 use kiln_train::checkpoint::RUN_CONFIG_FILE;
 use kiln_train::config::task::TASKS;
 use kiln_train::config::{Config, Resolved, resolve};
 use kiln_train::dataset::{RunData, check_rows};
 use kiln_train::device::DeviceChoice;
-use kiln_train::logging::print::{stderr_line, stdout_line};
 use kiln_train::run::folder;
 
 use super::config_args::ConfigArgs;

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use kiln_data::files::replace::replace_file;
 use kiln_lab::diagnose::profile::{
     HostRow, MemoryLine, MemoryPoint, Profile, RankRow, RoofSource, Row, RowWork, Schedule, take,
 };
 use kiln_lab::report::{memory_line, roofline};
+use kiln_metrics::logging::print::{stderr_line, stdout_line};
+use kiln_metrics::units::thousands;
 use kiln_ranks::Ranks;
-use kiln_train::files::replace_file;
-use kiln_train::logging::print::{stderr_line, stdout_line};
-use kiln_train::units::thousands;
 
 use super::config_args::ConfigArgs;
 use super::of_run::OfRunArgs;

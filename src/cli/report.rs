@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
+use kiln_data::files::replace::replace_file;
 use kiln_lab::report::catalogue::{FIGURES, find};
 use kiln_lab::report::colours::COLOURS;
 use kiln_lab::report::curves::Figure;
@@ -13,8 +14,7 @@ use kiln_lab::report::history::{History, HistoryError, name_apart};
 use kiln_lab::report::live::Server;
 use kiln_lab::report::page::{MARK, Refresh, mark_of, page, waiting};
 use kiln_lab::report::picture::png;
-use kiln_train::files::replace_file;
-use kiln_train::logging::print::{stderr_line, stdout_line};
+use kiln_metrics::logging::print::{stderr_line, stdout_line};
 
 use super::error::Usage;
 

@@ -8,11 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use kiln_metrics::logging::print::{over_line, stderr_line, stdout_line};
 use kiln_ranks::launch::numa::move_to_gpu;
 use kiln_ranks::launch::{Signals, Stream, launch};
 use kiln_ranks::{DeviceName, DevicesError, Launcher, Link, LinkError, World, parse_devices, share_gpus};
 use kiln_train::device::{DeviceChoice, n_gpus};
-use kiln_train::logging::print::{over_line, stderr_line, stdout_line};
 
 use super::config_args::DeviceArgs;
 use super::error::Usage;

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kiln_data::{CorpusConfig, Example, PairCorpus, PairTokenizers, TextConfig, TextCorpus, TextTokenizer};
+use kiln_metrics::logging::print::{stderr_line, stdout_text};
 use kiln_train::config::Config;
 use kiln_train::config::task::{Reads, TASKS, traits_of};
 use kiln_train::dataset::{check_rows, pairs, text};
 use kiln_train::device::DeviceChoice;
-use kiln_train::logging::print::{stderr_line, stdout_text};
 
 use super::config_args::ConfigArgs;
 use super::error::Usage;

@@ -12,9 +12,9 @@ use anyhow::Result;
 use kiln_model::Transformer;
 
 pub(super) use args::Args;
+use kiln_metrics::logging::console::print_line;
 use kiln_ranks::Link;
 use kiln_train::eval::Model;
-use kiln_train::logging::console::print_line;
 use kiln_train::train::{Ended, Held, Signals};
 
 use super::together::{Part, Role};

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use kiln_data::PairTokenizers;
+use kiln_metrics::logging::print::results;
 use kiln_ranks::{Phase, Ranks};
 use kiln_train::device::DeviceChoice;
 use kiln_train::generate::{GenerateError, Hypothesis, TokenScore, Translator};
-use kiln_train::logging::print::results;
 use kiln_train::run::{TrainedModel, compare_use};
 use serde_json::{Map, Value, json};
 

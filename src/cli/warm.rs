@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use kiln_kernels::compilation::{KernelCount, export_kernels};
 use kiln_lab::diagnose::warm::{Warmed, warm};
+use kiln_metrics::logging::print::{over_line, stderr_line, stdout_line};
 use kiln_train::config::Precision;
 use kiln_train::device::{self, DeviceChoice, KERNEL_FILE, KERNEL_FILE_VARIABLE};
-use kiln_train::logging::print::{over_line, stderr_line, stdout_line};
 
 use super::bench::ChosenArgs;
 use super::error::Usage;

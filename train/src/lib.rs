@@ -10,13 +10,12 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `files` writing files safely · `units` numbers for people |
-//! | 1 | [`config`] the settings of a run · [`metrics`] the measurements of a run |
-//! | 2 | [`device`] CPU and GPUs, dtypes, uploads · `optim` optimizers and schedules · `logging` console, JSON lines, TensorBoard |
-//! | 3 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically · `burn_traits` optimizers, schedules and data as Burn's traits (feature `burn-traits`) |
-//! | 4 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
-//! | 5 | [`train`] the loop, its steps and its state |
-//! | 6 | [`run`] the life of a run: folder, lock, start, resume |
+//! | 0 | [`config`] the settings of a run · [`metrics`] the measurements of a run |
+//! | 1 | [`device`] CPU and GPUs, dtypes, uploads · `optim` optimizers and schedules |
+//! | 2 | `dataset` vocabulary, corpora and caches · [`generate`] greedy and beam search, sampling, masks · `checkpoint` saving and loading, atomically · `burn_traits` optimizers, schedules and data as Burn's traits (feature `burn-traits`) |
+//! | 3 | [`eval`] the interface of a model; loss, masked-token accuracy, BLEU, chrF |
+//! | 4 | [`train`] the loop, its steps and its state |
+//! | 5 | [`run`] the life of a run: folder, lock, start, resume |
 
 // The interface.
 #[cfg(feature = "burn-traits")]
@@ -35,13 +34,7 @@ pub mod checkpoint;
 #[doc(hidden)]
 pub mod dataset;
 #[doc(hidden)]
-pub mod files;
-#[doc(hidden)]
-pub mod logging;
-#[doc(hidden)]
 pub mod optim;
-#[doc(hidden)]
-pub mod units;
 
 pub use config::Config;
 pub use eval::Model;

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use kiln_metrics::logging::METRICS_FILE;
 use kiln_train::checkpoint::RUN_CONFIG_FILE;
-use kiln_train::logging::METRICS_FILE;
 use thiserror::Error;
 
 /// A run without a history that can be read.

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kiln_data::files::{MOST_LINE_BYTES, open_file, read_line};
+use kiln_metrics::logging::METRICS_FILE;
 use kiln_train::checkpoint::{Checkpoints, RUN_CONFIG_FILE, all_differences};
 use kiln_train::config::Config;
 use kiln_train::dataset::Vocabulary;
-use kiln_train::logging::METRICS_FILE;
 use serde_json::Value;
 
 use super::compare::Losses;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use kiln_ranks::terminal::clean;
+use kiln_data::terminal::clean;
 use plotters::style::RGBColor;
 
 /// The colours of curves on a light and on a dark page, distinct for colour-blind readers (Okabe and Ito 2008, darkened and

@@ -238,8 +238,8 @@ pub fn short(value: f64) -> String {
 mod tests {
     use std::fs;
 
+    use kiln_metrics::logging::METRICS_FILE;
     use kiln_train::checkpoint::RUN_CONFIG_FILE;
-    use kiln_train::logging::METRICS_FILE;
 
     use super::super::catalogue::find;
     use super::super::draw::file;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use kiln_data::Lengths;
 use kiln_data::files::{MOST_LINE_BYTES, open_file};
-use kiln_ranks::terminal::in_one_line;
+use kiln_data::terminal::in_one_line;
+use kiln_metrics::logging::METRICS_FILE;
 use kiln_train::checkpoint::RUN_CONFIG_FILE;
 use kiln_train::config::Config;
-use kiln_train::logging::METRICS_FILE;
 use kiln_train::metrics::SourceMetrics;
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! Draws the memory in use during a step, by category.
 
 use anyhow::{Result, anyhow};
-use kiln_train::units::thousands;
+use kiln_metrics::units::thousands;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};

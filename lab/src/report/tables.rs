@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kiln_data::Lengths;
+use kiln_metrics::units::{duration, thousands};
 use kiln_train::config::task::traits_of;
-use kiln_train::units::{duration, thousands};
 
 use super::curves::{Figure, short};
 use super::history::{History, source_loss};
@@ -190,8 +190,8 @@ pub fn spread<T>(items: &[T], n: usize) -> impl Iterator<Item = &T> {
 mod tests {
     use std::fs;
 
+    use kiln_metrics::logging::METRICS_FILE;
     use kiln_train::checkpoint::RUN_CONFIG_FILE;
-    use kiln_train::logging::METRICS_FILE;
 
     use super::super::catalogue::find;
     use super::*;

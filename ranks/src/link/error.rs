@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use kiln_data::terminal::clean;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::limits::Phase;
-use crate::terminal::clean;
 
 /// Longest reason that travels to the other ranks, in bytes.
 const MAX_REASON: usize = 4096;

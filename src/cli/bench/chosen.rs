@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use kiln_lab::diagnose::workload::{NAMES, Workload};
+use kiln_metrics::logging::print::stderr_line;
 use kiln_train::config::{Config, Preset, Sources, resolve};
 use kiln_train::device::DeviceChoice;
-use kiln_train::logging::print::stderr_line;
 use kiln_train::run::TrainedModel;
 
 use crate::cli::config_args::ConfigArgs;

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use kiln_lab::diagnose::decoding::Decoding;
+use kiln_metrics::logging::print::stdout_line;
 use kiln_train::device::device_name;
-use kiln_train::logging::print::stdout_line;
 
 use super::Bench;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kiln_lab::diagnose::operators::{ComparedOperator, Operators, Peaks, rate};
-use kiln_train::logging::print::{stdout_line, stdout_text};
+use kiln_metrics::logging::print::{stdout_line, stdout_text};
 
 /// Prints the operators of a step that took `step`, with rates, and with floors if the device's peaks are known.
 pub(super) fn print(Operators { timed: rows, others }: &Operators, step: Duration, peaks: Option<&Peaks>) {

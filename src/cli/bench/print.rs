@@ -6,9 +6,9 @@ use kiln_lab::diagnose::operators::Peaks;
 use kiln_lab::diagnose::replay::Comparison;
 use kiln_lab::diagnose::step_time::StepTime;
 use kiln_lab::diagnose::workload::Workload;
+use kiln_metrics::logging::print::{stderr_line, stdout_line};
+use kiln_metrics::units::gib;
 use kiln_train::device::device_name;
-use kiln_train::logging::print::{stderr_line, stdout_line};
-use kiln_train::units::gib;
 
 use super::{Bench, ms};
 

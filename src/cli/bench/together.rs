@@ -7,9 +7,9 @@ use kiln_kernels::collective::CollectiveTime;
 use kiln_lab::diagnose::link;
 use kiln_lab::diagnose::step_time::{StepTime, measure};
 use kiln_lab::diagnose::workload::Workload;
+use kiln_metrics::logging::print::stdout_line;
 use kiln_ranks::{Link, Ranks};
 use kiln_train::device::device_name;
-use kiln_train::logging::print::stdout_line;
 
 use super::chosen::LINK;
 use super::{Args, Bench, ms};
@@ -156,7 +156,7 @@ fn print(workload: &Workload, alone: [&StepTime; 2], together: &StepTime, step: 
 }
 
 fn memory(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", kiln_train::units::gib(bytes)))
+    bytes.map_or_else(|| "unknown".into(), |bytes| format!("{:.2} GiB", kiln_metrics::units::gib(bytes)))
 }
 
 fn print_link(ranks: &Ranks, times: &[link::LinkTime]) {

@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use kiln_data::files::read_file;
 use kiln_data::{TokenCache, verify_file_record, verify_record_of, verify_shard_index};
+use kiln_metrics::units::thousands;
 use kiln_train::checkpoint::{Checkpoints, TrainerState, read_state};
 use kiln_train::config::Config;
 use kiln_train::dataset::{SoundTokenizer, built_in, verify_tokenizer};
-use kiln_train::units::thousands;
 
 use super::findings::{Findings, entries};
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use kiln_metrics::units::thousands;
 use kiln_model::TransformerConfig;
 use kiln_train::checkpoint::{
     self, CheckpointError, Checkpoints, MANIFEST_FILE, NamedTensor, OpenCheckpoint, Pointer, RUN_CONFIG_FILE,
@@ -10,7 +11,6 @@ use kiln_train::checkpoint::{
 };
 use kiln_train::config::Config;
 use kiln_train::dataset::Vocabulary;
-use kiln_train::units::thousands;
 
 use super::findings::{Finding, Findings, entries};
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use kiln_data::files::read_text;
+use kiln_metrics::logging::print::stdout_line;
 use kiln_train::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE};
-use kiln_train::logging::print::stdout_line;
 use kiln_train::run::RunError;
 
 use self::findings::{Finding, Verdict};

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use kiln_data::files::{MOST_LINE_BYTES, open_file, read_file, read_line};
+use kiln_metrics::logging::METRICS_FILE;
 use kiln_train::checkpoint::{Checkpoints, RUN_CONFIG_FILE, all_differences};
 use kiln_train::config::Config;
-use kiln_train::logging::METRICS_FILE;
 use serde_json::Value;
 
 use super::caches::caches;

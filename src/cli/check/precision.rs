@@ -5,13 +5,13 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use kiln_lab::diagnose::precision::{Audit, Trial, audit};
+use kiln_metrics::logging::print::{stderr_line, stdout_line};
+use kiln_metrics::units::{gib, thousands};
 use kiln_train::config::Precision;
 use kiln_train::dataset::RunData;
 use kiln_train::device::device_name;
-use kiln_train::logging::print::{stderr_line, stdout_line};
 use kiln_train::metrics::StepMetrics;
 use kiln_train::run::RunError;
-use kiln_train::units::{gib, thousands};
 
 use super::super::config_args::{ConfigArgs, DeviceArgs};
 

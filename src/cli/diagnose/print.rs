@@ -1,8 +1,8 @@
 //! What `kiln diagnose` prints as text.
 
 use kiln_lab::diagnose::elimination::{self, Check, Figures, Outcome, Verdict, causes};
-use kiln_train::logging::print::stdout_line;
-use kiln_train::logging::wrap::for_stdout;
+use kiln_metrics::logging::print::stdout_line;
+use kiln_metrics::logging::wrap::for_stdout;
 use kiln_train::metrics::GpuUse;
 
 /// Prints a test with its verdicts.
@@ -32,7 +32,7 @@ fn number(value: f64) -> String {
         ..0.1 => format!("{value:.4}"),
         ..100.0 => format!("{value:.2}"),
         ..10_000.0 => format!("{value:.1}"),
-        _ => kiln_train::units::thousands(value),
+        _ => kiln_metrics::units::thousands(value),
     }
 }
 

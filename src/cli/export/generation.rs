@@ -1,10 +1,10 @@
 //! What `kiln export` writes into `generation_config.json`: how the run generates.
 
 use kiln_data::TextTokenizer;
+use kiln_metrics::logging::print::stderr_line;
 use kiln_train::config::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 use kiln_train::dataset::Vocabulary;
 use kiln_train::generate::TokenRules;
-use kiln_train::logging::print::stderr_line;
 use kiln_train::run::TrainedModel;
 use serde_json::{Value, json};
 

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use kiln_data::MarianFiles;
 use kiln_data::files::read_file;
 use kiln_interchange::hugging_face::{PADDING, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
+use kiln_metrics::logging::print::stderr_line;
 use kiln_model::hf::{self, ExportPlan, Family, ZeroStart};
-use kiln_train::logging::print::stderr_line;
 use kiln_train::run::TrainedModel;
 use serde_json::{Map, Value, json};
 

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use kiln_interchange::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
+use kiln_metrics::logging::print::stderr_line;
 use kiln_train::dataset::Vocabulary;
-use kiln_train::logging::print::stderr_line;
 use kiln_train::run::TrainedModel;
 use serde_json::{Map, Value, json};
 

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use kiln_interchange::hugging_face::{CONFIG_FILE, FolderError, GENERATION_CONFIG_FILE, TokenizerFile};
+use kiln_metrics::logging::print::stderr_line;
 use kiln_model::hf::TokenIds;
 use kiln_train::config::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 use kiln_train::generate::TokenRules;
-use kiln_train::logging::print::stderr_line;
 use serde_json::{Value, json};
 
 use super::generation_keys::{OF_PAIRS, OF_TEXT, is_off, malformed, unsupported};

@@ -2,8 +2,8 @@
 //! with which `transformers` reads or writes other texts.
 
 use kiln_interchange::hugging_face::{TOKENIZER_CONFIG_FILE, TokenizerFile};
+use kiln_metrics::logging::print::stderr_line;
 use kiln_model::hf::TokenIds;
-use kiln_train::logging::print::stderr_line;
 use serde_json::{Map, Value, json};
 
 use super::generation_keys::is_off;

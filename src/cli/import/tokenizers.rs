@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use kiln_data::{FolderTokenizer, M2m100Files, MarianFiles};
 use kiln_interchange::hugging_face::{Folder, FolderError, SENTENCEPIECE_FILE, TOKENIZER_FILE, TokenizerFile};
+use kiln_metrics::logging::print::stderr_line;
 use kiln_model::hf::TokenIds;
 use kiln_train::checkpoint::StoredFile;
 use kiln_train::config::Task;
 use kiln_train::config::task::{Reads, traits_of};
-use kiln_train::logging::print::stderr_line;
 use serde_json::Value;
 
 /// Special tokens by their roles (`mask_token`).

@@ -5,14 +5,14 @@ use std::ops::Range;
 
 use anyhow::Result;
 use kiln_data::{HostBatch, Loader, LoaderConfig, Packing, Position, TextTokenizer};
+use kiln_metrics::logging::print::{stdout_line, stdout_text};
+use kiln_metrics::logging::wrap::for_stdout;
+use kiln_metrics::units::{counted, thousands};
 use kiln_model::flops::{TrainBytes, n_params};
 use kiln_model::hf::{HfError, adapter_problems, export_family};
 use kiln_train::config::Config;
 use kiln_train::dataset::{RunData, Vocabulary};
-use kiln_train::logging::print::{stdout_line, stdout_text};
-use kiln_train::logging::wrap::for_stdout;
 use kiln_train::run::Run;
-use kiln_train::units::{counted, thousands};
 
 /// Batches shown.
 const N_BATCHES: usize = 3;

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use kiln_data::Example;
+use kiln_metrics::logging::print::stdout_line;
+use kiln_metrics::logging::wrap::{for_stdout, wrapped};
+use kiln_metrics::units::{counted, duration, thousands};
 use kiln_train::Model;
 use kiln_train::config::Task;
 use kiln_train::config::task::{Reads, traits_of};
-use kiln_train::logging::print::stdout_line;
-use kiln_train::logging::wrap::{for_stdout, wrapped};
 use kiln_train::metrics::ValidationMetrics;
 use kiln_train::run::Session;
 use kiln_train::train::{Outcome, Trainer};
-use kiln_train::units::{counted, duration, thousands};
 
 use crate::cli::lines::{one_line, shell_path};
 

@@ -9,10 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use kiln_data::files::open_file;
+use kiln_metrics::logging::METRICS_FILE;
+use kiln_metrics::logging::print::stderr_line;
 use kiln_ranks::launch::Signals;
 use kiln_train::checkpoint::RUN_CONFIG_FILE;
-use kiln_train::logging::METRICS_FILE;
-use kiln_train::logging::print::stderr_line;
 use serde_json::Value;
 
 use crate::cli::exit::{BAD_DATA, INTERRUPTED, USAGE};

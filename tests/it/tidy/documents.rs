@@ -6,9 +6,10 @@ use super::scan::{word_at, words};
 use super::tree::{documents, files, read, root, sources};
 
 /// Folders of the repository whose files documents name by their path.
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 15] = [
     "lab/src/",
     "train/src/",
+    "metrics/src/",
     "ranks/src/",
     "interchange/src/",
     "src/",

@@ -5,7 +5,7 @@ use super::scan::words;
 use super::tree;
 
 /// The files that clean what they print.
-const CLEANING: [&str; 2] = ["train/src/logging/print.rs", "train/src/logging/console.rs"];
+const CLEANING: [&str; 2] = ["metrics/src/logging/print.rs", "metrics/src/logging/console.rs"];
 /// What may be asked of a stream anywhere, since it prints nothing.
 const QUESTIONS: [&str; 3] = [".is_terminal()", ".as_fd()", ".size"];
 
@@ -42,9 +42,9 @@ fn nothing_is_printed_around_the_cleaning() {
         found.extend(ways_around(code).into_iter().map(|way| format!("{}: {way}", source.path)));
     }
     // The bar of the console, of which the pulse changes the time alone; the width of a terminal.
-    let allowed = ["train/src/logging/pulse.rs: ProgressBar", "train/src/logging/pulse.rs: set_message"];
-    found.retain(|way| !allowed.contains(&way.as_str()) && !way.starts_with("train/src/logging/wrap.rs: io::"));
-    assert!(found.is_empty(), "use the macros of train/src/logging/print.rs:\n  {}", found.join("\n  "));
+    let allowed = ["metrics/src/logging/pulse.rs: ProgressBar", "metrics/src/logging/pulse.rs: set_message"];
+    found.retain(|way| !allowed.contains(&way.as_str()) && !way.starts_with("metrics/src/logging/wrap.rs: io::"));
+    assert!(found.is_empty(), "use the macros of metrics/src/logging/print.rs:\n  {}", found.join("\n  "));
 }
 
 #[test]

@@ -25,6 +25,7 @@
 //! folder, or a temporary one that every reader ignores.
 
 mod average;
+mod held;
 mod manifest;
 mod open;
 mod origin;
@@ -47,11 +48,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
+use kiln_data::files::replace::FileError;
 use thiserror::Error;
 
-use crate::files::{FileError, HeldFolder};
-
 pub use average::average;
+use held::HeldFolder;
 pub use manifest::{Manifest, ManifestFile};
 pub use open::{OpenCheckpoint, OpenWeights};
 pub use origin::RUN_FILE;

@@ -5,10 +5,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use kiln_data::files::open_file;
+use kiln_data::files::replace::replace_file;
 
 use super::verified::read_manifest;
 use super::{CheckpointError, Checkpoints, TrainerState, read};
-use crate::files::replace_file;
 
 /// The file next to the checkpoints that says which run they belong to.
 pub const RUN_FILE: &str = "run";

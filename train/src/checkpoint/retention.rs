@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use kiln_data::files::replace::{remove_dir_if_there, rename, sync_dir};
+
 use super::{CheckpointError, Checkpoints, Pointer, Snapshot, folder_name, verify};
-use crate::files::{remove_dir_if_there, rename, sync_dir};
 
 impl Checkpoints {
     /// Deletes all checkpoints but the newest `keep_last` (at least one), those that the pointers name, and the one before the

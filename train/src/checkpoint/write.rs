@@ -4,6 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use kiln_data::files::replace::{remove_dir_if_there, rename, replace_file, sync_dir, write_synced};
 use kiln_interchange::tensor_file::{TensorHead, usual_threads, write_tensors};
 use kiln_model::{FloatType, LazyTensor, TransformerConfig};
 use safetensors::tensor::Dtype;
@@ -15,7 +16,6 @@ use super::{
     NamedTensor, OPTIMIZER_FILE, OUTER_FILE, Pointer, Replicas, STATE_FILE, Snapshot, StoredFile, Weights, folder_name,
     replica_file, states,
 };
-use crate::files::{remove_dir_if_there, rename, replace_file, sync_dir, write_synced};
 
 impl Checkpoints {
     /// Writes `snapshot` and moves the pointer `last` to it; with `is_best`, `best` too. Returns its folder.

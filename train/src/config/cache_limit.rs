@@ -3,12 +3,12 @@
 use std::fmt;
 
 use kiln_data::Packing;
+use kiln_metrics::units::parse_size;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::{Serialize, Serializer};
 
 use super::Config;
 use super::task::{Reads, traits_of};
-use crate::units::parse_size;
 
 /// A size on disk, as the user wrote it (`50GB`).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! The machine that a run is going to train on, and the largest model that fits.
 
+use kiln_metrics::units::gib;
 use kiln_model::TransformerConfig;
 use kiln_model::flops::{n_params, n_trained};
 
 use super::Config;
 use super::set_keys::SetKeys;
 use super::task::traits_of;
-use crate::units::gib;
 
 /// A machine to train on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use kiln_data::{LabelledCorpus, LabelledInput, Task};
 
-use crate::units::counted;
+use kiln_metrics::units::counted;
 
 /// Frequent classes whose shares are listed.
 const LISTED: usize = 8;

@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use kiln_data::{
     BatchSource, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, Split, TextTokenizer, spelled_tokens,
 };
+use kiln_metrics::units::{counted, thousands};
 use kiln_model::{Architecture, TransformerConfig};
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
 use super::{Files, RunData, Vocabulary, classes, find_files, folding_note, n_threads, prompt, text};
 use crate::config::Config;
-use crate::units::{counted, thousands};
 
 pub(super) fn open(
     config: &Config,

@@ -8,12 +8,12 @@ use kiln_data::{
     BatchSource, ChatSource, CorpusConfig, Example, MixPart, MixParts, MixShares, MixSource, PairCorpus, PairSource,
     PairTokenizers, Split, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenCache,
 };
+use kiln_metrics::units::thousands;
 
 use super::trained_tokenizer::Watched;
 use super::{RunData, Vocabulary, find_files, folding_note, pairs, text};
 use crate::config::task::traits_of;
 use crate::config::{Config, MixEntry};
-use crate::units::thousands;
 
 /// Validation batches of all sources, and of each by name.
 type Measured = (Option<Arc<dyn BatchSource>>, Vec<(String, Arc<dyn BatchSource>)>);

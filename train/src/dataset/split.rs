@@ -9,6 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
+use kiln_data::files::replace::replace_file;
 use kiln_data::{
     CorpusConfig, CorpusFormat, FileFormat, LabelledCorpus, Origins, PairCorpus, TextConfig, TextCorpus, TextFormat,
     records_of,
@@ -17,7 +18,6 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::config::task::{Reads, traits_of};
-use crate::files::replace_file;
 
 const TRAIN: &str = "split.train.jsonl";
 const VALID: &str = "split.valid.jsonl";

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 use kiln_data::{RowReport, StreamedSource, TextCorpus, TextShards, TextTokenizer};
+use kiln_metrics::units::counted;
 
 use super::n_threads;
 use crate::config::{Config, DiskSize};
-use crate::units::counted;
 
 /// Folder of the index and of the caches of shards, next to the other token caches.
 const FOLDER: &str = "train-shards";

@@ -11,7 +11,7 @@ use kiln_data::files::{open_file, read_file};
 use kiln_data::{RowFilter, TokenizerConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::files::replace_file;
+use kiln_data::files::replace::replace_file;
 
 /// The inputs of a trained tokenizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

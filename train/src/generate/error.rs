@@ -3,7 +3,7 @@
 use burn::tensor::{ExecutionError, TensorReadError};
 use thiserror::Error;
 
-use crate::units::first_few;
+use kiln_metrics::units::first_few;
 
 /// The reasons why lines cannot be translated or prompts cannot be continued.
 #[derive(Debug, Error)]

@@ -5,12 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kiln_data::files::replace::replace_file;
 
 use super::error::RunError;
 use super::lock::{LOCK_FILE, RunLock};
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::Config;
-use crate::files::replace_file;
 
 /// Parent of the run folders that are not named with `--run`.
 const RUNS: &str = "runs";

@@ -284,7 +284,7 @@ impl Run {
 
     fn note(&self, line: &str) {
         if self.options.console && self.options.link.as_ref().is_none_or(Link::is_first) {
-            crate::logging::console::print_line(line);
+            kiln_metrics::logging::console::print_line(line);
         }
     }
 }

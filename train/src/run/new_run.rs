@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kiln_data::files::replace::{rename, replace_file, sync_dir};
 use kiln_model::{LazyTensor, TransformerConfig};
 
 use super::error::RunError;
 use super::folder::free;
 use super::lock::{LOCK_FILE, LockError, RunLock};
 use crate::checkpoint::{Checkpoints, RUN_CONFIG_FILE, StoredFile, Weights};
-use crate::files::{rename, replace_file, sync_dir};
 
 /// The part of a run folder that may be there before the run, and that stays.
 const CACHE: &str = "cache";

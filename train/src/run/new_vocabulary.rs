@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use kiln_data::MarianFiles;
 use kiln_interchange::hugging_face::{SENTENCEPIECE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, TokenizerFile};
+use kiln_metrics::units::thousands;
 use kiln_model::{Architecture, TransformerConfig};
 use serde_json::Value;
 
@@ -16,7 +17,6 @@ use crate::checkpoint::{NamedTensor, StoredFile, Weights};
 use crate::config::Config;
 use crate::dataset::Vocabulary;
 use crate::train::vocabulary_files;
-use crate::units::thousands;
 
 /// Fewer tokens in common than this share of the new vocabulary are refused: the model would begin with hardly anything.
 const LEAST_SHARE: f64 = 0.01;

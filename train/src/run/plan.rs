@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Order, Shape};
+use kiln_metrics::units::{counted, gib, thousands};
 use kiln_model::flops::{TrainBytes, attention_has_kernel, n_params};
 use kiln_model::{ActivationCheckpointing, Positions};
 
@@ -13,7 +14,6 @@ use super::need::Need;
 use crate::config::{Config, MANY_EPOCHS, computed_again};
 use crate::dataset::RunData;
 use crate::device::{compute_dtype, device_name, is_cpu, machine_of};
-use crate::units::{counted, gib, thousands};
 
 /// Fewer rows are hardly what somebody wants to train on, unless they are long.
 const FEW_ROWS: u64 = 20;

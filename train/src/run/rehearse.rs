@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use burn::tensor::{Device, Distribution, Tensor};
 use kiln_data::Shape;
+use kiln_metrics::logging::Logging;
+use kiln_metrics::units::thousands;
 use kiln_model::flops::train_flops_per_batch;
 use kiln_ranks::Ranks;
 use tempfile::TempDir;
@@ -18,11 +20,9 @@ use super::weights::start_from;
 use crate::checkpoint::initial_tensors;
 use crate::config::Config;
 use crate::device::is_cpu;
-use crate::logging::Logging;
 use crate::metrics::host_sync::waiting;
 use crate::optim::Groups;
 use crate::train::{Setup, Signals, Trainer, Validation, time_ahead};
-use crate::units::thousands;
 
 /// A trainer with the data, the model and the settings of a run.
 pub struct Rehearsal {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use burn::tensor::Device;
 use kiln_kernels::{is_cuda, product_kernels};
+use kiln_metrics::logging::{Extent, Logging};
 use kiln_model::{Transformer, TransformerConfig};
 
 use super::folder::write_config;
@@ -16,7 +17,6 @@ use crate::config::{Config, F32Products, Kernels, Precision};
 use crate::dataset::RunData;
 use crate::device::{device_name, is_cpu, plain_hint, take_kernel_notes};
 use crate::eval::Model;
-use crate::logging::{Extent, Logging};
 use crate::metrics::{SCHEMA, StartMetrics};
 use crate::optim::Groups;
 use crate::train::{Held, Outcome, Setup, Signals, Trainer, Validation};

@@ -1,6 +1,7 @@
 //! Weights that a run starts from: of another run, imported or averaged.
 
 use anyhow::Result;
+use kiln_metrics::units::thousands;
 use kiln_model::{
     ClassHead, LoraConfig, Positions, TransformerConfig, is_adapter, is_learned_prompt, merge_adapters,
     prompt_of_tokens,
@@ -12,7 +13,6 @@ use super::trained_model::TrainedModel;
 use crate::checkpoint::{CheckpointError, Checkpoints, NamedTensor, RUN_CONFIG_FILE, Weights, initial_tensors};
 use crate::config::Config;
 use crate::dataset::Vocabulary;
-use crate::units::thousands;
 
 /// Stores the weights of `run` in the new run, as its checkpoint before the first step: a run that is interrupted
 /// before its first save starts there again. A missing head is initialized. With a `vocabulary` of its own, the new run keeps the

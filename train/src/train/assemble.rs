@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use kiln_data::{BatchSource, Loader, Rank};
 use kiln_kernels::Settings;
+use kiln_metrics::units::thousands;
 use kiln_model::{TransformerConfig, is_adapter, is_learned_prompt};
 use kiln_ranks::Ranks;
 
@@ -27,7 +28,6 @@ use crate::dataset::Vocabulary;
 use crate::device::{compute_dtype, peak_flops_per_sec};
 use crate::eval::{Hiding, Masking, Model};
 use crate::optim::ParamEntry;
-use crate::units::thousands;
 
 impl Trainer {
     /// Prepares a new run of the configured Transformer, or continues one, see [`Self::with_model`].

@@ -2,6 +2,8 @@
 
 use anyhow::Result;
 use kiln_data::Position;
+use kiln_metrics::logging::Activity;
+use kiln_metrics::units::thousands;
 use kiln_ranks::Link;
 
 use super::best::new_best;
@@ -10,8 +12,6 @@ use super::lines::Reporting;
 use super::trainer::Trainer;
 use crate::config::LostReplicas;
 use crate::eval::Model;
-use crate::logging::Activity;
-use crate::units::thousands;
 
 impl<M: Model> Trainer<M> {
     /// Validates the weights of another run before the first step. They stay the best ones if training makes them worse.

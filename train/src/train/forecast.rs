@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kiln_data::BatchSource;
+use kiln_metrics::units::{duration, thousands};
 use kiln_model::flops::n_params;
 
 use crate::config::Config;
 use crate::config::task::traits_of;
-use crate::units::{duration, thousands};
 
 /// Steps are observed for so long, or until the first line of metrics.
 const OBSERVED: Duration = Duration::from_secs(2);

@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Error, Result};
 use burn::tensor::Device;
 use kiln_data::{BatchSource, Rank, Shape};
+use kiln_metrics::logging::Logging;
 
 use super::device_time::DeviceClock;
 use super::guard::{Watch, in_step};
@@ -22,7 +23,6 @@ use super::together::{losses_of_sources, of_replicas};
 use crate::config::Config;
 use crate::device::{Telemetry, device_memory, is_cpu};
 use crate::eval::Model;
-use crate::logging::Logging;
 use crate::metrics::deferred::DeferredMetrics;
 use crate::metrics::{CollectiveMetrics, Outliers, Span, WindowMetrics};
 

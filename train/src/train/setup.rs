@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Example};
+use kiln_metrics::logging::Logging;
 use kiln_model::ActivationCheckpointing;
 use kiln_ranks::Ranks;
 
@@ -13,7 +14,6 @@ use crate::checkpoint::NamedTensor;
 use crate::config::task::traits_of;
 use crate::config::{Config, Task};
 use crate::dataset::Vocabulary;
-use crate::logging::Logging;
 use crate::optim::Groups;
 
 /// Everything that a run needs to start.

@@ -40,9 +40,9 @@ use crate::checkpoint::{Checkpoints, MODEL_FILE, NotTheSameRun, Pointer, Resume,
 use crate::config::{Config, OptimConfig, OptimizerChoice, Schedule, TrainConfig};
 use crate::dataset::Vocabulary;
 use crate::device::upload;
-use crate::logging::{Logging, Record, Sink};
 use crate::optim::{AdamW, Groups};
 use corpora::{Corpora, Recorder, last_snapshot};
+use kiln_metrics::logging::{Logging, Record, Sink};
 use kiln_ranks::Ranks;
 
 /// A host batch from rows of token ids.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail};
 use kiln_data::panic_text;
 use kiln_kernels::Settings;
+use kiln_metrics::logging::Activity;
 use kiln_model::Transformer;
 use kiln_ranks::{Link, LinkError, Phase};
 
@@ -30,7 +31,6 @@ use crate::config::{Config, LostReplicas};
 use crate::dataset::Vocabulary;
 use crate::device::is_cpu;
 use crate::eval::Model;
-use crate::logging::Activity;
 use crate::metrics::{RunMetrics, Span};
 
 /// Trains a model: one of Kiln's, or any other [`Model`].
@@ -299,7 +299,7 @@ impl<M: Model> Trainer<M> {
         let note = format!(
             "{} brought no improvement of {} by more than {} (train.patience, train.min_improvement): the run ends \
              with step {}{best}",
-            crate::units::counted(train.patience, "validation"),
+            kiln_metrics::units::counted(train.patience, "validation"),
             train.best_metric.name(),
             train.min_improvement,
             state.step

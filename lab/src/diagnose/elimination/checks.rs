@@ -1,6 +1,6 @@
 //! Five smoke tests with thresholds.
 
-use kiln_train::units::gib;
+use kiln_metrics::units::gib;
 use serde::Serialize;
 
 use super::figures::Figures;

@@ -2,11 +2,11 @@
 
 use anyhow::{Context, Result};
 use burn::tensor::Device;
+use kiln_metrics::units::thousands;
 use kiln_model::flops::n_params;
 use kiln_train::device::{is_cpu, live_bytes, machine_of};
 use kiln_train::metrics::deferred::DeferredMetrics;
 use kiln_train::run::need::Need;
-use kiln_train::units::thousands;
 
 use super::figures::Figures;
 use super::subject::Subject;

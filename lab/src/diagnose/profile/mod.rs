@@ -17,12 +17,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use kiln_kernels::calls::Call;
+use kiln_metrics::units::thousands;
 use kiln_model::flops::n_params;
 use kiln_ranks::Ranks;
 use kiln_train::device::{device_name, is_cpu};
 use kiln_train::metrics::Span;
 use kiln_train::run::{Rehearsal, Run};
-use kiln_train::units::thousands;
 use serde::{Deserialize, Serialize};
 
 use self::gpu::{GpuRecords, Watching};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use kiln_train::units::thousands;
+use kiln_metrics::units::thousands;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 

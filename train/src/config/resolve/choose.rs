@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use kiln_data::{Task, count_pairs, count_words};
+use kiln_metrics::units::thousands;
 use toml::Value;
 
 use super::read::Given;
@@ -12,7 +13,6 @@ use crate::config::length::Shortened;
 use crate::config::machine::Machine;
 use crate::config::task::{Reads, traits_of};
 use crate::config::{Config, Preset};
-use crate::units::thousands;
 
 /// The origin of the keys that no file and no `--set` gives.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,10 +16,11 @@ use serde::Serialize;
 use crate::checkpoint::named_tensors;
 use crate::config::Config;
 #[cfg(doc)]
+use kiln_data::files::replace::replace_file;
+
 use crate::config::NonFinite;
 use crate::device::upload;
 use crate::eval::Model;
-use crate::files::replace_file;
 use crate::metrics::StepMetrics;
 use crate::metrics::host_sync::waiting;
 use crate::optim::FlatGradients;

@@ -21,6 +21,7 @@ use anyhow::Result;
 use burn::tensor::Device;
 use kiln_data::BatchSource;
 use kiln_kernels::{is_cpu, is_cuda};
+use kiln_metrics::logging::{Activity, Logging};
 use kiln_model::ActivationCheckpointing;
 use kiln_ranks::{Phase, Ranks};
 
@@ -28,7 +29,6 @@ use self::fit::{Footprint, Freedom, fit};
 use super::state::TrainState;
 use crate::config::{Checkpointing, TrainConfig};
 use crate::eval::Model;
-use crate::logging::{Activity, Logging};
 
 /// What a preflight runs on.
 pub(super) struct Preflight<'a> {

@@ -18,7 +18,7 @@ fn overflowing(corpora: &Corpora) -> Config {
 fn steps(run_dir: &Path, corpora: &Corpora, config: &Config) -> (Outcome, Vec<Value>) {
     let path = run_dir.join("metrics.jsonl");
     let mut logging = Logging::silent();
-    logging.add(crate::logging::jsonl::Jsonl::open(&path, 0).expect("writable"));
+    logging.add(kiln_metrics::logging::jsonl::Jsonl::open(&path, 0).expect("writable"));
     let setup = corpora.setup(config, run_dir, logging, Arc::default());
     let outcome = Trainer::new(setup, None).expect("a trainer").run().expect("a run");
     let text = fs::read_to_string(path).expect("written");

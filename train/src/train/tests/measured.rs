@@ -163,7 +163,7 @@ fn a_loader_that_fails_loses_no_metrics_of_finished_steps() {
     assert!(corpora.source("train", &config.loader).batches_per_epoch() > 6);
     for behind in [0, 2] {
         let folder = tempfile::tempdir().expect("a folder");
-        let extent = crate::logging::Extent { start_step: 0, total_steps: 16, max_time: None };
+        let extent = kiln_metrics::logging::Extent { start_step: 0, total_steps: 16, max_time: None };
         let logging = Logging::for_run(folder.path(), extent).expect("writable");
         let mut setup = corpora.setup(&config, folder.path(), logging, Arc::default());
         setup.train = Arc::new(Failing { inner: setup.train, fails_at: 6 });
@@ -173,7 +173,7 @@ fn a_loader_that_fails_loses_no_metrics_of_finished_steps() {
         assert!(error.contains("the disk is gone"), "{error}");
 
         // Before the trainer is gone: a process that is killed now has lost nothing.
-        let text = fs::read_to_string(folder.path().join(crate::logging::METRICS_FILE)).expect("written");
+        let text = fs::read_to_string(folder.path().join(kiln_metrics::logging::METRICS_FILE)).expect("written");
         let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
         let steps: Vec<_> = lines.filter(|line| line["kind"] == "step").map(|line| line["step"].as_u64()).collect();
         assert_eq!(steps, (1..=6).map(Some).collect::<Vec<_>>(), "{behind} steps behind");
@@ -186,8 +186,9 @@ fn a_loader_that_fails_loses_no_metrics_of_finished_steps() {
 fn the_time_that_measuring_takes_per_step() {
     use std::time::{Duration, Instant};
 
+    use kiln_metrics::logging::Extent;
+
     use crate::device::Telemetry;
-    use crate::logging::Extent;
     use crate::metrics::{Outliers, Span, SpanClock, StepMetrics, Throughput};
 
     const STEPS: u64 = 10_000;

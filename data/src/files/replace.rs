@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use kiln_data::files;
 use thiserror::Error;
 
 /// A file operation that the operating system refused.
@@ -12,9 +11,9 @@ use thiserror::Error;
 #[error("cannot {action} {path}: {source}")]
 pub struct FileError {
     /// "read", "write", "sync", ...
-    pub(crate) action: &'static str,
+    pub action: &'static str,
     /// File or folder.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// The system's reason.
     pub source: io::Error,
 }
@@ -50,12 +49,12 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 }
 
 /// Writes a file and waits until it is on disk.
-pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    files::write_synced(path, bytes).map_err(FileError::of("write", path))
+pub fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    super::write_synced(path, bytes).map_err(FileError::of("write", path))
 }
 
 /// Makes the names in `dir` survive a power cut. Windows has no such call and needs none.
-pub(crate) fn sync_dir(dir: &Path) -> Result<(), FileError> {
+pub fn sync_dir(dir: &Path) -> Result<(), FileError> {
     if cfg!(unix) {
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(FileError::of("sync", dir))?;
     }
@@ -63,49 +62,13 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), FileError> {
 }
 
 /// Renames a file or folder.
-pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
+pub fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
     fs::rename(from, to).map_err(FileError::of("rename to", to))
 }
 
 /// Removes a folder and everything in it, if it exists.
-pub(crate) fn remove_dir_if_there(path: &Path) -> Result<(), FileError> {
-    files::remove_dir_if_there(path).map_err(FileError::of("remove", path))
-}
-
-/// A folder that must stay where it is. The handle keeps the system from giving its number to another one.
-#[derive(Debug)]
-pub(crate) struct HeldFolder {
-    path: PathBuf,
-    handle: Option<File>,
-}
-
-impl HeldFolder {
-    /// Holds the folder `path`. Where the system opens no folders, only its name counts.
-    pub(crate) fn of(path: &Path) -> Self {
-        Self { path: path.to_path_buf(), handle: File::open(path).ok() }
-    }
-
-    /// Returns whether the path still leads to the same folder.
-    pub(crate) fn is_in_place(&self) -> bool {
-        let Ok(now) = fs::metadata(&self.path) else { return false };
-        let before = self.handle.as_ref().and_then(|handle| handle.metadata().ok());
-        before.is_none_or(|before| identity(&before) == identity(&now))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-#[cfg(unix)]
-fn identity(folder: &fs::Metadata) -> (u64, u64) {
-    use std::os::unix::fs::MetadataExt;
-    (folder.dev(), folder.ino())
-}
-
-#[cfg(not(unix))]
-fn identity(folder: &fs::Metadata) -> bool {
-    folder.is_dir()
+pub fn remove_dir_if_there(path: &Path) -> Result<(), FileError> {
+    super::remove_dir_if_there(path).map_err(FileError::of("remove", path))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Stdout, Write};
 use std::process;
 
-use kiln_ranks::terminal::clean;
+use kiln_data::terminal::clean;
 
 /// Prints a line of results. A reader that has closed stdout ends the process quietly; a full disk ends it in words.
 #[macro_export]

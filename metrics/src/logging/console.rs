@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kiln_ranks::terminal::clean;
+use kiln_data::terminal::clean;
 
 use super::pulse::Pulse;
 use super::trend::Trend;
 use super::wrap::for_stderr;
 use super::{Activity, Extent, Record, Sink};
-use crate::metrics::{SampleMetrics, ValidationMetrics, WindowMetrics};
 use crate::units::{duration, thousands};
+use crate::{SampleMetrics, ValidationMetrics, WindowMetrics};
 
 /// Least time between plain lines; `metrics.jsonl` has every step.
 const SECS_BETWEEN_LINES: f64 = 2.0;
@@ -48,7 +48,7 @@ enum Reader {
 
 impl Console {
     /// Creates a console on stderr, which acknowledges that `stop` was set.
-    pub(crate) fn new(extent: Extent, stop: Arc<AtomicBool>) -> Self {
+    pub fn new(extent: Extent, stop: Arc<AtomicBool>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(extent.total_steps), ProgressDrawTarget::stderr());
             let style =

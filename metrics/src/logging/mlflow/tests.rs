@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use super::super::samples;
 use super::*;
-use crate::metrics::{RunMetrics, StartMetrics};
+use crate::{RunMetrics, StartMetrics};
 
 type Requests = Arc<Mutex<Vec<(String, Value)>>>;
 
@@ -78,7 +78,7 @@ fn a_run_arrives_with_its_configuration_metrics_and_end() {
     first
         .write(&Record::Start(&StartMetrics { devices: 2, device: "CPU".into(), ..Default::default() }))
         .expect("kept");
-    let nan = crate::metrics::StepMetrics { loss: f64::NAN, ..samples::step(7) };
+    let nan = crate::StepMetrics { loss: f64::NAN, ..samples::step(7) };
     first.write(&Record::Step(&nan)).expect("kept");
     first.write(&Record::Step(&samples::step(8))).expect("kept");
     assert!(requests.lock().expect("requests").is_empty(), "steps travel with their line");

@@ -104,7 +104,7 @@ mod tests {
             loss_z: None,
             grad_norm_z: None,
             padded_tokens: 1000,
-            sources: crate::metrics::SourceMetrics::default(),
+            sources: crate::SourceMetrics::default(),
             samples: 40,
         }
     }

@@ -2,6 +2,8 @@
 //! meant nothing else is opened.
 
 mod mapped;
+#[doc(hidden)]
+pub mod replace;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, ErrorKind, Read, Write};

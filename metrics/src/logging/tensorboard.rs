@@ -18,7 +18,7 @@ pub struct TensorBoard {
 impl TensorBoard {
     /// Creates an event file in `folder`. If a run resumes at `start_step`, the file makes TensorBoard ignore later steps in
     /// older files of the folder.
-    pub(crate) fn create(folder: &Path, start_step: u64) -> Result<Self> {
+    pub fn create(folder: &Path, start_step: u64) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let secs = unix_secs();
         let host = fs::read_to_string("/etc/hostname").unwrap_or_default();

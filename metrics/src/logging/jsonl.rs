@@ -1,7 +1,7 @@
 //! `metrics.jsonl`: one JSON object per line. Each line is written in one call, so that the file holds whole lines however
 //! the run ends.
 //!
-//! `kind` is `start`, `step`, `window`, `validation`, `sample`, `note` or `end`, and `time` is in seconds since 1970. [`crate::metrics`]
+//! `kind` is `start`, `step`, `window`, `validation`, `sample`, `note` or `end`, and `time` is in seconds since 1970. [`crate`]
 //! has the other fields and the version of the schema. Numbers that are not finite are written as `null`, because JSON cannot
 //! express them.
 
@@ -38,7 +38,7 @@ struct NoteFields<'a> {
 impl Jsonl {
     /// Opens `path` for appending. It first removes the lines of steps after `start_step`, and an unfinished last line of a
     /// killed run.
-    pub(crate) fn open(path: &Path, start_step: u64) -> Result<Self> {
+    pub fn open(path: &Path, start_step: u64) -> Result<Self> {
         if path.exists() {
             keep_until(path, start_step)?;
         }
@@ -150,14 +150,14 @@ mod tests {
         lines(&path).iter().for_each(|line| keys(line, &mut written));
         assert!(["kind", "time"].iter().all(|key| written.remove(*key)));
         assert_eq!(written, documented());
-        assert!(include_str!("../../../docs/metrics.md").contains(&format!("version {} of", crate::metrics::SCHEMA)));
+        assert!(include_str!("../../../docs/metrics.md").contains(&format!("version {} of", crate::SCHEMA)));
     }
 
     #[test]
     fn a_loss_that_is_not_finite_stays_valid_json() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("metrics.jsonl");
-        let step = crate::metrics::StepMetrics { loss: f64::NAN, ..samples::step(1) };
+        let step = crate::StepMetrics { loss: f64::NAN, ..samples::step(1) };
         Jsonl::open(&path, 0).expect("writable").write(&Record::Step(&step)).expect("written");
         assert_eq!(lines(&path)[0]["loss"], Value::Null);
     }

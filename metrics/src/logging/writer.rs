@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow};
 
 use super::{Record, Sink};
-use crate::metrics::{RunMetrics, SampleMetrics, StartMetrics, StepMetrics, ValidationMetrics, WindowMetrics};
+use crate::{RunMetrics, SampleMetrics, StartMetrics, StepMetrics, ValidationMetrics, WindowMetrics};
 
 /// Records that may wait for the thread.
 const CAPACITY: usize = 4096;

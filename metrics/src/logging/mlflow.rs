@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use kiln_data::files::read_file;
-use kiln_ranks::terminal::in_one_line;
+use kiln_data::files::replace::replace_file;
+use kiln_data::terminal::in_one_line;
 use serde_json::{Value, json};
 use ureq::Agent;
 
 use self::address::Address;
 use super::{Record, Sink, unix_secs};
-use crate::files::replace_file;
 
 /// The file of the run folder that names the run on the server, so that a resumed run goes on there.
 const FILE: &str = "mlflow.json";

@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn loss_and_norm_are_marked_apart() {
         let mut outliers = Outliers::default();
-        let mut step = crate::metrics::tests::step(1, 0.0, 10);
+        let mut step = crate::tests::step(1, 0.0, 10);
         for i in 0..100 {
             (step.loss, step.grad_norm) = (wave(i), wave(i + 1));
             outliers.mark(&mut step);

@@ -1,7 +1,7 @@
 //! Long lines on a terminal: broken between words.
 
 use console::Term;
-use kiln_ranks::terminal::clean;
+use kiln_data::terminal::clean;
 
 /// Breaks a line into lines of at most `width` columns; further ones are indented. A flag and its value stay in one line,
 /// so that they can be copied.

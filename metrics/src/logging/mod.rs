@@ -1,6 +1,6 @@
 //! Sinks for the metrics of a run: the console, `metrics.jsonl` and TensorBoard, one file each.
 //!
-//! The trainer passes its measurements ([`crate::metrics`]) to the sinks and never formats or prints anything itself.
+//! The trainer passes its measurements ([`crate`]) to the sinks and never formats or prints anything itself.
 
 pub mod console;
 pub mod jsonl;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::metrics::{RunMetrics, SampleMetrics, StartMetrics, StepMetrics, ValidationMetrics, WindowMetrics};
+use crate::{RunMetrics, SampleMetrics, StartMetrics, StepMetrics, ValidationMetrics, WindowMetrics};
 
 use mlflow::Mlflow;
 use writer::{Delivery, Writer};
@@ -38,7 +38,7 @@ const TRACKER_TIME: Duration = Duration::from_secs(10);
 
 /// A record for the sinks.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Record<'a> {
+pub enum Record<'a> {
     /// A process begins.
     Start(&'a StartMetrics),
     /// One optimizer step.
@@ -63,7 +63,7 @@ pub(crate) enum Record<'a> {
 
 /// Work that may take long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Activity {
+pub enum Activity {
     /// A micro-batch of an optimizer step, both counted from 1.
     Step {
         /// The step.
@@ -98,7 +98,7 @@ impl fmt::Display for Activity {
 }
 
 /// A destination of records.
-pub(crate) trait Sink {
+pub trait Sink {
     /// Writes one record completely, so that the next reader of the file sees it.
     fn write(&mut self, record: &Record<'_>) -> Result<()>;
 
@@ -115,13 +115,13 @@ pub(crate) trait Sink {
 
 /// The first and the last step of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Extent {
+pub struct Extent {
     /// Optimizer steps done when logging starts: 0, or the checkpoint's step on resume.
-    pub(crate) start_step: u64,
+    pub start_step: u64,
     /// Optimizer steps at the end.
-    pub(crate) total_steps: u64,
+    pub total_steps: u64,
     /// Wall-clock limit of the training.
-    pub(crate) max_time: Option<Duration>,
+    pub max_time: Option<Duration>,
 }
 
 /// All sinks of a run.
@@ -132,7 +132,7 @@ pub struct Logging {
 
 impl Logging {
     /// Creates a logging without sinks.
-    pub(crate) fn silent() -> Self {
+    pub fn silent() -> Self {
         Self::default()
     }
 
@@ -141,7 +141,7 @@ impl Logging {
     ///
     /// # Errors
     /// If one of them cannot be written.
-    pub(crate) fn for_run(run_dir: &Path, extent: Extent) -> Result<Self> {
+    pub fn for_run(run_dir: &Path, extent: Extent) -> Result<Self> {
         let path = run_dir.join(METRICS_FILE);
         let jsonl = Jsonl::open(&path, extent.start_step).with_context(|| unwritable(&path))?;
         let folder = run_dir.join("tb");
@@ -156,7 +156,7 @@ impl Logging {
     ///
     /// # Errors
     /// If another sink cannot be written.
-    pub(crate) fn add_trackers(&mut self, run_dir: &Path, config: &serde_json::Value) -> Result<()> {
+    pub fn add_trackers(&mut self, run_dir: &Path, config: &serde_json::Value) -> Result<()> {
         match Mlflow::from_environment(run_dir, config) {
             Ok(None) => Ok(()),
             Ok(Some(mlflow)) => {
@@ -168,74 +168,74 @@ impl Logging {
     }
 
     /// Adds a console, which acknowledges that `stop` was set.
-    pub(crate) fn add_console(&mut self, extent: Extent, stop: Arc<AtomicBool>) {
+    pub fn add_console(&mut self, extent: Extent, stop: Arc<AtomicBool>) {
         self.add(Console::new(extent, stop));
     }
 
     /// Adds a sink.
-    pub(crate) fn add(&mut self, sink: impl Sink + 'static) {
+    pub fn add(&mut self, sink: impl Sink + 'static) {
         self.sinks.push(Box::new(sink));
     }
 
     /// Writes `record` to every sink.
-    pub(crate) fn write(&mut self, record: Record<'_>) -> Result<()> {
+    pub fn write(&mut self, record: Record<'_>) -> Result<()> {
         self.sinks.iter_mut().try_for_each(|sink| sink.write(&record))?;
         let trouble: Vec<String> = self.sinks.iter_mut().filter_map(|sink| sink.trouble()).collect();
         trouble.iter().try_for_each(|note| self.write(Record::Note(note)))
     }
 
     /// Writes which process begins.
-    pub(crate) fn start(&mut self, start: &StartMetrics) -> Result<()> {
+    pub fn start(&mut self, start: &StartMetrics) -> Result<()> {
         self.write(Record::Start(start))
     }
 
     /// Writes an optimizer step.
-    pub(crate) fn step(&mut self, step: &StepMetrics) -> Result<()> {
+    pub fn step(&mut self, step: &StepMetrics) -> Result<()> {
         self.write(Record::Step(step))
     }
 
     /// Writes the steps since the last window.
-    pub(crate) fn window(&mut self, window: &WindowMetrics) -> Result<()> {
+    pub fn window(&mut self, window: &WindowMetrics) -> Result<()> {
         self.write(Record::Window(window))
     }
 
     /// Writes a validation.
-    pub(crate) fn validation(&mut self, validation: &ValidationMetrics) -> Result<()> {
+    pub fn validation(&mut self, validation: &ValidationMetrics) -> Result<()> {
         self.write(Record::Validation(validation))
     }
 
     /// Writes a text of the model.
-    pub(crate) fn sample(&mut self, sample: &SampleMetrics) -> Result<()> {
+    pub fn sample(&mut self, sample: &SampleMetrics) -> Result<()> {
         self.write(Record::Sample(sample))
     }
 
     /// Reports that `done` of `of` parts of `what` are done; all of them precede the first step.
-    pub(crate) fn preparing(&mut self, what: &str, done: usize, of: usize) -> Result<()> {
+    pub fn preparing(&mut self, what: &str, done: usize, of: usize) -> Result<()> {
         self.write(Record::Preparing(what, done, of))
     }
 
     /// Says what begins to be computed now.
-    pub(crate) fn begin(&mut self, activity: Activity) -> Result<()> {
+    pub fn begin(&mut self, activity: Activity) -> Result<()> {
         self.write(Record::Begin(activity))
     }
 
     /// Writes one sentence for people.
-    pub(crate) fn note(&mut self, note: &str) -> Result<()> {
+    pub fn note(&mut self, note: &str) -> Result<()> {
         self.write(Record::Note(note))
     }
 
     /// Writes the totals of the run.
-    pub(crate) fn end(&mut self, run: &RunMetrics) -> Result<()> {
+    pub fn end(&mut self, run: &RunMetrics) -> Result<()> {
         self.write(Record::End(run))
     }
 
     /// Waits until all records so far are in their files.
-    pub(crate) fn flush(&mut self) -> Result<()> {
+    pub fn flush(&mut self) -> Result<()> {
         self.sinks.iter_mut().try_for_each(|sink| sink.flush())
     }
 
     /// Ends the run in all sinks.
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    pub fn finish(&mut self) -> Result<()> {
         self.write(Record::Finished)
     }
 }
@@ -257,7 +257,7 @@ fn unix_secs() -> f64 {
 #[cfg(test)]
 mod samples {
     use super::Record;
-    use crate::metrics::{
+    use crate::{
         CollectiveMetrics, DeviceMemory, DeviceTime, GpuUse, HostMemory, HostTimes, HostUse, RunMetrics, SCHEMA,
         SampleMetrics, SourceMetrics, StartMetrics, StepMetrics, Throughput, ValidationMetrics, WindowMetrics,
     };

@@ -1,7 +1,7 @@
 //! Metrics as named numbers, for TensorBoard and trackers: under torchtitan's tags where it has one.
 
-use crate::metrics::{HostTimes, StepMetrics, ValidationMetrics, WindowMetrics};
 use crate::units::gib;
+use crate::{HostTimes, StepMetrics, ValidationMetrics, WindowMetrics};
 
 /// A tag and its value.
 pub(super) type Scalar = (&'static str, f64);
@@ -121,7 +121,7 @@ pub(super) fn of_figures(validation: &ValidationMetrics) -> Vec<(String, f64)> {
 mod tests {
     use super::super::samples;
     use super::*;
-    use crate::metrics::{DeviceMemory, GpuUse, HostUse};
+    use crate::{DeviceMemory, GpuUse, HostUse};
 
     fn value(scalars: &[Scalar], tag: &str) -> Option<f64> {
         scalars.iter().find(|(name, _)| *name == tag).map(|(_, value)| *value)
