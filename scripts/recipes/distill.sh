@@ -10,7 +10,7 @@ usage: scripts/recipes/distill.sh [--beam N] [--lines N] KILN TEACHER SOURCE OUT
 Sequence-level knowledge distillation (Kim and Rush 2016). The program KILN translates the lines of the file SOURCE with the run
 TEACHER and beams (4), and trains a student in OUT/student on the lines and their translations. An OPTION is one of `kiln train`:
 
-  scripts/recipes/distill.sh kiln runs/en-it pairs.en distilled --preset mt-small --set data.valid=dev.en,dev.it
+  scripts/recipes/distill.sh kiln runs/en-it pairs.en distilled --preset small --set data.valid=dev.en,dev.it
 
 The same command goes on where an earlier one ended: lines are translated in parts of N (20000), and the student is resumed.
 HELP

@@ -1,0 +1,44 @@
+//! How the model of a run is made.
+
+use std::fmt;
+
+use burn::tensor::{Device, FloatDType};
+use kiln_model::{Transformer, TransformerConfig};
+
+use super::model::Model;
+
+/// Makes the model of a run: Kiln's [`Transformer`], or the model of a program.
+pub struct Init<'a, M> {
+    make: Box<dyn Fn(&TransformerConfig, u64, &Device) -> M + 'a>,
+    is_own: bool,
+}
+
+impl Init<'_, Transformer> {
+    /// Makes Kiln's Transformer. The seed decides its weights, on any device.
+    pub fn transformer() -> Self {
+        Self { make: Box::new(|model, seed, device| model.init(seed, FloatDType::F32, device)), is_own: false }
+    }
+}
+
+impl<'a, M: Model> Init<'a, M> {
+    /// Makes the model of a program. `init` returns it with initial weights in f32 on the device that it gets, which tracks gradients.
+    pub fn own(init: impl Fn(&TransformerConfig, &Device) -> M + 'a) -> Self {
+        Self { make: Box::new(move |model, _, device| init(model, device)), is_own: true }
+    }
+
+    /// Whether the model is the program's.
+    pub fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    /// Returns a model with initial weights in f32, tracked by autodiff: the master weights of a new run, whatever the compute dtype.
+    pub fn make(&self, model: &TransformerConfig, seed: u64, device: &Device) -> M {
+        (self.make)(model, seed, &device.clone().inner().autodiff())
+    }
+}
+
+impl<M> fmt::Debug for Init<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Init").field("is_own", &self.is_own).finish_non_exhaustive()
+    }
+}
