@@ -4,8 +4,17 @@
 //! cargo run --release --example own_model
 //! ```
 //!
+//! With arguments, the program is `kiln` for this model. It trains on text of your own, and measures and diagnoses its steps:
+//!
+//! ```text
+//! cargo run --release --example own_model -- train --task lm --run runs/bigram --device cpu
+//! cargo run --release --example own_model -- diagnose --run runs/bigram --device cpu
+//! ```
+//!
 //! The model guesses the next token from the current one alone: an embedding, a hidden layer and an output layer. All
 //! it needs is a Burn module and the loss of a batch.
+
+use std::process::ExitCode;
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Distribution, Tensor};
@@ -59,7 +68,10 @@ impl Model for Bigram {
     }
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
+    if std::env::args().len() > 1 {
+        return Ok(kiln::cli::main_for(Bigram::init));
+    }
     let folder = tempfile::tempdir()?;
     let dir = folder.path().join("bigram");
 
@@ -82,5 +94,5 @@ fn main() -> anyhow::Result<()> {
     // A run of your own model resumes like any other: this one has nothing left to do.
     let again = Run::open(&dir)?.on(DeviceChoice::Cpu).resume_model(Bigram::init)?;
     println!("resumed: {:?}", again.ended);
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

@@ -24,6 +24,7 @@ use kiln_metrics::logging::print::stdout_line;
 use kiln_ranks::Ranks;
 use kiln_train::config::Precision;
 use kiln_train::device::{self, DeviceChoice};
+use kiln_train::eval::{Init, Model};
 use serde_json::{Value, json};
 
 pub(super) use self::chosen::ChosenArgs;
@@ -96,20 +97,21 @@ pub(super) struct Args {
     peer: Option<Option<PathBuf>>,
 }
 
-pub(super) fn run(mut args: Args) -> Result<ExitCode> {
+pub(super) fn run<M: Model>(mut args: Args, init: &Init<'_, M>) -> Result<ExitCode> {
+    refuse_others(&args, init.is_own())?;
     match begin(args.devices.as_deref(), args.device)? {
         Role::Launcher(code) => return Ok(code),
         Role::Rank(part) => {
             args.device = part.device;
             if let Some(link) = part.link.clone() {
-                return part.end(together::run(args, link));
+                return part.end(together::run(args, link, init));
             }
         }
     }
 
     args.chosen.decodes = args.chosen.workloads.iter().any(|name| name == DECODE);
     let decodes = args.chosen.decodes;
-    let bench = Bench::open(args)?;
+    let bench = Bench::open(args, init)?;
     if decodes {
         decode::run(&bench)?;
     }
@@ -117,7 +119,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode> {
         print::header(&bench);
     }
     for workload in &bench.workloads {
-        bench.workload(workload)?;
+        bench.workload(workload, init)?;
     }
     if let Some(peer) = bench.peer.as_ref().filter(|_| bench.operators) {
         let compared = measure_compared(&peer.operators()?, bench.dtype, &bench.device, bench.effort.repeats)?;
@@ -142,12 +144,16 @@ struct Bench {
 }
 
 impl Bench {
-    fn open(args: Args) -> Result<Self> {
+    fn open<M: Model>(args: Args, init: &Init<'_, M>) -> Result<Self> {
         let Args { steps, repeats, operators, capture, json, sync_every, .. } = args;
         let mut workloads = args.chosen.workloads(args.device)?;
         for workload in &mut workloads {
             workload.config.train.sync_every = sync_every;
             workload.model.logits_chunk_rows = args.logits_chunk_rows.or(workload.model.logits_chunk_rows);
+            if init.is_own() {
+                let parts = init.parts(&workload.model, workload.config.seed);
+                workload.describe(parts.iter().map(|part| part.n_params as u64).sum());
+            }
         }
         refuse_effort(steps, repeats, sync_every)?;
         let peer = args.peer.map(open_peer).transpose()?;
@@ -167,9 +173,9 @@ impl Bench {
     }
 
     /// Times one workload in every requested way and prints the results.
-    fn workload(&self, workload: &Workload) -> Result<()> {
+    fn workload<M: Model>(&self, workload: &Workload, init: &Init<'_, M>) -> Result<()> {
         let Self { device, dtype, effort, .. } = self;
-        let ours = measure(workload, *dtype, device, *effort, &Ranks::alone())?;
+        let ours = measure(workload, init, *dtype, device, *effort, &Ranks::alone())?;
         let name = device::device_name(device);
         let mut record = BenchRecord::new(name, format!("{dtype:?}"), workload, *effort, &ours);
         if !self.json {
@@ -179,12 +185,12 @@ impl Bench {
         device.memory_cleanup();
 
         if self.capture {
-            print::replayed(&compare(workload, *dtype, device, *effort, COMPARED_STEPS)?);
+            print::replayed(&compare(workload, init, *dtype, device, *effort, COMPARED_STEPS)?);
             device.memory_cleanup();
         }
         if self.operators {
             let _installed = workload.install();
-            let (state, batch) = (workload.state(*dtype, device)?, workload.batches(device).remove(0));
+            let (state, batch) = (workload.state(init, *dtype, device)?, workload.batches(device).remove(0));
             let measured = measure_operators(state, &batch, effort.repeats)?;
             operators::print(&measured, ours.step, self.peaks.as_ref());
             device.memory_cleanup();
@@ -218,6 +224,18 @@ impl Bench {
             "steps": self.effort.steps,
             "repeats": self.effort.repeats.min(3),
         })
+    }
+}
+
+/// Refuses what a program with a model of its own has no counterpart of: named workloads, searches, and PyTorch's model.
+fn refuse_others(args: &Args, is_own: bool) -> Result<(), Usage> {
+    let named = args.chosen.has_named().then_some("named workloads are Kiln's Transformers");
+    let peer = args.peer.as_ref().map(|_| "--peer builds Kiln's Transformers in PyTorch");
+    match named.or(peer).filter(|_| is_own) {
+        Some(why) => Err(Usage(format!(
+            "{why}, and this program has a model of its own: name its configuration alone, with --run, --config or --preset"
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -14,6 +14,7 @@ use kiln_metrics::logging::print::{over_line, stderr_line, stdout_line};
 use kiln_metrics::units::parse_size;
 use kiln_ranks::Ranks;
 use kiln_train::device::device_name;
+use kiln_train::eval::{Init, Model};
 use serde_json::json;
 
 use super::config_args::ConfigArgs;
@@ -91,11 +92,11 @@ fn share(text: &str) -> Result<f64, String> {
     found.ok_or_else(|| "expected a fraction from 0 to 1, for example 0.05".into())
 }
 
-pub(super) fn run(args: Args) -> Result<ExitCode> {
+pub(super) fn run<M: Model>(args: Args, init: &Init<'_, M>) -> Result<ExitCode> {
     match args.devices.begin()? {
         Role::Launcher(code) => Ok(code),
         Role::Rank(part) => {
-            let result = measure(&args, &part);
+            let result = measure(&args, &part, init);
             part.end(result)
         }
     }
@@ -119,7 +120,7 @@ impl Args {
     }
 }
 
-fn measure(args: &Args, part: &Part) -> Result<()> {
+fn measure<M: Model>(args: &Args, part: &Part, init: &Init<'_, M>) -> Result<()> {
     let tests = args.tests(part.link.is_some())?;
     let mut run = args.config.of_run(&args.of, part.device)?;
     run.options.link.clone_from(&part.link);
@@ -141,6 +142,7 @@ fn measure(args: &Args, part: &Part) -> Result<()> {
             ranks: ranks.clone(),
             effort: Effort::on(&survey.device, args.steps, args.repeats),
             leak_steps: args.leak_steps,
+            init,
         };
         let (tests, left_out) = possible(&tests, survey.config.model.has_classes());
         if part.is_first() && !left_out.is_empty() {
@@ -181,14 +183,14 @@ fn show(event: Event<'_>, is_first: bool, in_words: bool) {
     }
 }
 
-fn heading(args: &Args, subject: &Subject<'_>) -> String {
+fn heading<M: Model>(args: &Args, subject: &Subject<'_, M>) -> String {
     let (n, name) = (subject.ranks.size(), device_name(&subject.device));
     let devices = if n > 1 { format!("{n} x {name}") } else { name };
     format!("{devices}, {}, {} x {} steps", dtype_name(subject.dtype), args.repeats, args.steps)
 }
 
 /// Prints what was found, in words what the outcomes did not say. Fails if a check has failed.
-fn report(args: &Args, subject: &Subject<'_>, found: &Diagnosis) -> Result<()> {
+fn report<M: Model>(args: &Args, subject: &Subject<'_, M>, found: &Diagnosis) -> Result<()> {
     let limits = Limits { data_share: args.max_data_share, memory_bytes: args.memory };
     let checks = if args.assert { checks(&found.figures, &limits) } else { Vec::new() };
     if args.json {

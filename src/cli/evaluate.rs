@@ -12,7 +12,7 @@ use kiln_ranks::Ranks;
 use kiln_train::config::task::{Reads, traits_of};
 use kiln_train::dataset::text::Division;
 use kiln_train::device::DeviceChoice;
-use kiln_train::eval::{ClassScore, ClassScores, EntityScores, ValidationLoss, bleu, chrf};
+use kiln_train::eval::{ClassScore, ClassScores, EntityScores, Init, Model, ValidationLoss, bleu, chrf};
 use kiln_train::run::{Scores, Scoring, TrainedModel};
 use serde_json::{Value, json};
 
@@ -77,18 +77,18 @@ pub(super) struct Args {
     devices: DevicesArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<ExitCode> {
+pub(super) fn run<M: Model>(args: Args, init: &Init<'_, M>) -> Result<ExitCode> {
     match args.devices.begin()? {
         Role::Launcher(code) => Ok(code),
         Role::Rank(part) => {
-            let result = evaluate(&args, part.device, &Ranks::over_hosts(part.link.clone()));
+            let result = evaluate(&args, part.device, &Ranks::over_hosts(part.link.clone()), init);
             part.end(result)
         }
     }
 }
 
 /// Scores the checkpoint together with the other ranks. Rank 0 prints.
-fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
+fn evaluate<M: Model>(args: &Args, device: DeviceChoice, ranks: &Ranks, init: &Init<'_, M>) -> Result<()> {
     let (device, mut run) = TrainedModel::find_and_open(&args.run, args.checkpoint.as_deref(), device)?;
     if args.data.is_empty() {
         run = run.with_split_rows();
@@ -112,7 +112,11 @@ fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
             stderr_line!("{line}");
         }
     };
-    let scores = Scoring { run: &run, generate, device: &device, ranks }.score(&args.data, &mut { note })?;
+    let scoring = Scoring { run: &run, generate, device: &device, ranks };
+    let scores = match init.is_own() {
+        true => scoring.score_own(init, &args.data, &mut { note })?,
+        false => scoring.score(&args.data, &mut { note })?,
+    };
     ranks.finish()?;
     if !ranks.is_first() {
         return Ok(());
@@ -125,7 +129,7 @@ fn evaluate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
         true => stdout_line!("{}", as_json(&scores)),
         false => stdout_text!("{}", as_lines(&scores)),
     }
-    if traits_of(run.config.task).hides_tokens {
+    if traits_of(run.config.task).hides_tokens && !init.is_own() {
         stderr_line!("to fill in words of your own: kiln fill {} '... [MASK] ...'", args.run.display());
     }
     Ok(())
@@ -164,7 +168,7 @@ fn write_lines(path: &Path, lines: &[String]) -> Result<()> {
     write().with_context(|| format!("{}: cannot write the translations", path.display()))
 }
 
-fn as_lines(Scores { loss, n_bytes, division, translation, classes, .. }: &Scores) -> String {
+fn as_lines(Scores { loss, n_bytes, division, translation, classes, figures, .. }: &Scores) -> String {
     if let Some(classes) = classes {
         return classes_as_lines(loss, classes);
     }
@@ -214,6 +218,9 @@ fn as_lines(Scores { loss, n_bytes, division, translation, classes, .. }: &Score
             100.0 * masked.unigram
         );
     }
+    for (name, value) in figures {
+        text += &format!("{name} {value:.4}\n");
+    }
     text
 }
 
@@ -258,7 +265,7 @@ fn classes_as_lines(loss: &ValidationLoss, scores: &ClassScores) -> String {
     text
 }
 
-fn as_json(Scores { step, loss, n_bytes, division, translation, classes }: &Scores) -> Value {
+fn as_json(Scores { step, loss, n_bytes, division, translation, classes, figures }: &Scores) -> Value {
     let mut json = json!({
         "step": step,
         "loss": loss.loss,
@@ -314,6 +321,9 @@ fn as_json(Scores { step, loss, n_bytes, division, translation, classes }: &Scor
         json["masked_accuracy"] = masked.model.into();
         json["unigram_accuracy"] = masked.unigram.into();
     }
+    if !figures.is_empty() {
+        json["figures"] = json!(figures);
+    }
     json
 }
 
@@ -322,6 +332,11 @@ mod tests {
     use kiln_train::eval::{Evaluation, MaskedAccuracy};
 
     use super::*;
+
+    fn of_loss(loss: ValidationLoss) -> Scores {
+        let figures = Default::default();
+        Scores { step: 7, loss, n_bytes: None, division: None, classes: None, translation: None, figures }
+    }
 
     #[test]
     fn the_scores_are_printed_with_their_signatures() {
@@ -334,8 +349,7 @@ mod tests {
             hypotheses: lines.to_vec(),
             generate_secs: 0.5,
         };
-        let scores =
-            Scores { step: 7, loss, n_bytes: None, division: None, classes: None, translation: Some(translation) };
+        let scores = Scores { translation: Some(translation), ..of_loss(loss) };
         let text = as_lines(&scores);
         assert!(
             text.starts_with("loss 1.5000  nll 1.0000  perplexity 2.718  (42 target tokens)\nBLEU 100.00 100.0/"),
@@ -359,7 +373,7 @@ mod tests {
     #[test]
     fn each_task_shows_its_own_numbers() {
         let loss = ValidationLoss { loss: 1.0, nll: 1.0, target_tokens: 1000, masked: None, rewards: None };
-        let lm = Scores { step: 7, loss, n_bytes: Some(2000), division: None, classes: None, translation: None };
+        let lm = Scores { n_bytes: Some(2000), ..of_loss(loss) };
         let text = as_lines(&lm);
         assert!(text.contains("perplexity 2.718  (1000 tokens)") && text.contains("0.7213 bits per byte"), "{text}");
         assert!(!text.contains("masked"), "{text}");

@@ -1,10 +1,13 @@
 //! `kiln memory`: what a run needs memory for.
 
 use anyhow::Result;
+use burn::tensor::FloatDType;
 use kiln_lab::diagnose::ledger::{Ledger, dtype_name, entries};
 use kiln_metrics::logging::print::stdout_line;
 use kiln_metrics::units::{gib, parse_size, thousands};
 use kiln_train::device::machine_of;
+use kiln_train::eval::{Init, Model};
+use kiln_train::run::Survey;
 use kiln_train::run::need::Need;
 
 use super::config_args::{ConfigArgs, DeviceArgs};
@@ -39,12 +42,15 @@ pub(super) struct Args {
     device: DeviceArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<()> {
+pub(super) fn run<M: Model>(args: Args, init: &Init<'_, M>) -> Result<()> {
     let run = args.config.of_run(&args.of, args.device.choice())?;
     let survey = run.survey_any_size(false)?;
     let (plan, config) = (&survey.plan, &survey.config);
     let need = Need { dtype: plan.dtype, n_devices: 1, checkpointing: plan.checkpointing };
     let ledger = Ledger { config, device: &survey.device, largest: plan.largest, need };
+    if init.is_own() {
+        return own(&args, &ledger, &survey, init);
+    }
     let bytes = ledger.bytes();
 
     stdout_line!(
@@ -57,7 +63,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     entries(&bytes).iter().for_each(|(name, bytes)| line(name, *bytes));
     line("sum", bytes.total());
     if args.measure {
-        match ledger.measured(&survey.data)? {
+        match ledger.measured(&survey.data, init)? {
             Some(measured) => {
                 line("measured", measured);
                 let off = 100.0 * (bytes.total() as f64 / measured.max(1) as f64 - 1.0);
@@ -81,6 +87,30 @@ pub(super) fn run(args: Args) -> Result<()> {
         let sign = if then > now { "-" } else { "" };
         let saves = format!("{sign}{}", mib((now - then).unsigned_abs()));
         stdout_line!("{:<44}  {:>12}  {saves:>12}", other.setting, mib(other.bytes.total()));
+    }
+    Ok(())
+}
+
+/// Prints the parts of a model of the program's own, and with --measure what its steps needed. Only a Transformer's activations are
+/// predicted.
+fn own<M: Model>(args: &Args, ledger: &Ledger<'_>, survey: &Survey, init: &Init<'_, M>) -> Result<()> {
+    let (config, dtype) = (ledger.config, ledger.need.dtype);
+    let parts = init.parts(&config.model, config.seed);
+    let total: usize = parts.iter().map(|part| part.n_params).sum();
+    stdout_line!("{:<42}  {:>14}  {:>12}", "part", "parameters", dtype_name(dtype));
+    let bytes = if dtype == FloatDType::F32 { 4 } else { 2 };
+    let line = |name: &str, n: usize| {
+        stdout_line!("{name:<42}  {:>14}  {:>12}", thousands(n as f64), mib(bytes * n as u64));
+    };
+    parts.iter().for_each(|part| line(&part.name, part.n_params));
+    line("sum", total);
+    if !args.measure {
+        stdout_line!("--measure takes steps on the largest batch, {}, and says what they needed", ledger.largest);
+        return Ok(());
+    }
+    match ledger.measured(&survey.data, init)? {
+        Some(measured) => stdout_line!("measured: {} on the largest batch, {}", mib(measured), ledger.largest),
+        None => stdout_line!("not measured: the system does not say how much memory the steps took"),
     }
     Ok(())
 }

@@ -42,11 +42,15 @@ use std::io::ErrorKind as IoKind;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use burn::tensor::Device;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use kiln_data::terminal::clean;
 use kiln_metrics::logging::print::stderr_line;
+use kiln_model::TransformerConfig;
+use kiln_train::Model;
 use kiln_train::device::take_kernel_notes;
+use kiln_train::eval::Init;
 
 /// Trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 #[derive(Debug, Parser)]
@@ -83,6 +87,22 @@ enum Command {
     Doctor(doctor::Args),
 }
 
+impl Command {
+    /// Returns the name of a command that uses a Transformer: its texts, its weights or its published form.
+    fn of_transformers(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Translate(_) => "translate",
+            Self::Generate(_) => "generate",
+            Self::Chat(_) => "chat",
+            Self::Fill(_) => "fill",
+            Self::Classify(_) => "classify",
+            Self::Import(_) => "import",
+            Self::Export(_) => "export",
+            _ => return None,
+        })
+    }
+}
+
 /// The command line as clap knows it, so that tests can parse what documents tell people to type.
 #[doc(hidden)]
 pub fn command() -> clap::Command {
@@ -91,6 +111,33 @@ pub fn command() -> clap::Command {
 
 /// Parses the command line, runs the command, and reports its error.
 pub fn main() -> ExitCode {
+    main_as(&Init::transformer())
+}
+
+/// Does the same as [`main`], for a program with a model of its own: `kiln train`, `evaluate`, `bench`, `diagnose`, `profile`, `memory`, `check`
+/// and `warm` use the model that `init` makes. `init` is as in [`Run::train_model`](crate::Run::train_model). Commands that need Kiln's
+/// Transformers, such as `translate` and `export`, are refused.
+///
+/// ```no_run
+/// # use burn::{module::{Module, Param}, tensor::{Device, Tensor}};
+/// # use kiln_model::{Batch, DropoutStream, LossSums, TransformerConfig};
+/// # #[derive(Module, Debug)]
+/// # struct MyModel { weight: Param<Tensor<2>> }
+/// # impl MyModel {
+/// #     fn init(_: &TransformerConfig, _: &Device) -> Self { unimplemented!() }
+/// # }
+/// # impl kiln::Model for MyModel {
+/// #     fn loss(&self, _: &Batch, _: f64, _: Option<&DropoutStream>) -> LossSums { unimplemented!() }
+/// # }
+/// fn main() -> std::process::ExitCode {
+///     kiln::cli::main_for(MyModel::init)
+/// }
+/// ```
+pub fn main_for<M: Model>(init: impl Fn(&TransformerConfig, &Device) -> M) -> ExitCode {
+    main_as(&Init::own(init))
+}
+
+fn main_as<M: Model>(init: &Init<'_, M>) -> ExitCode {
     clean_panics();
     // Before anything that needs a stack.
     if let Err(error) = limits::check() {
@@ -99,7 +146,7 @@ pub fn main() -> ExitCode {
     }
     heap::keep_freed_memory();
     let command = parsed().command;
-    let ran = pool::check().map_err(Into::into).and_then(|()| run(command));
+    let ran = pool::check().map_err(Into::into).and_then(|()| run(command, init));
     // Training has logged them.
     take_kernel_notes().iter().for_each(|note| stderr_line!("{note}"));
     match ran {
@@ -140,13 +187,17 @@ fn not_utf8(argument: &OsStr) -> String {
     )
 }
 
-fn run(command: Command) -> Result<ExitCode> {
+fn run<M: Model>(command: Command, init: &Init<'_, M>) -> Result<ExitCode> {
+    if let Some(name) = command.of_transformers().filter(|_| init.is_own()) {
+        let text = format!("{name} needs one of Kiln's Transformers, and this program has a model of its own");
+        return Err(error::Usage(text).into());
+    }
     let done = match command {
-        Command::Train(args) => return train::run(args),
-        Command::Bench(args) => return bench::run(args),
-        Command::Diagnose(args) => return diagnose::run(args),
-        Command::Profile(args) => return profile::run(args),
-        Command::Evaluate(args) => return evaluate::run(args),
+        Command::Train(args) => return train::run(args, init),
+        Command::Bench(args) => return bench::run(args, init),
+        Command::Diagnose(args) => return diagnose::run(args, init),
+        Command::Profile(args) => return profile::run(args, init),
+        Command::Evaluate(args) => return evaluate::run(args, init),
         Command::Translate(args) => return translate::run(args),
 
         Command::Prepare(args) => prepare::run(args),
@@ -158,13 +209,13 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Average(args) => average::run(args),
         Command::Import(args) => import::run(args),
         Command::Export(args) => export::run(args),
-        Command::Check(args) => check::run(args),
+        Command::Check(args) => check::run(args, init),
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
         Command::Data(args) => data::run(args),
-        Command::Memory(args) => memory::run(args),
+        Command::Memory(args) => memory::run(args, init),
         Command::Config(args) => config::run(args),
-        Command::Warm(args) => warm::run(args),
+        Command::Warm(args) => warm::run(args, init),
         Command::Doctor(args) => doctor::run(args),
     };
     done.map(|()| ExitCode::SUCCESS)

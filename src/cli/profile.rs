@@ -13,6 +13,7 @@ use kiln_lab::report::{memory_line, roofline};
 use kiln_metrics::logging::print::{stderr_line, stdout_line};
 use kiln_metrics::units::thousands;
 use kiln_ranks::Ranks;
+use kiln_train::eval::{Init, Model};
 
 use super::config_args::ConfigArgs;
 use super::of_run::OfRunArgs;
@@ -61,18 +62,18 @@ pub(super) struct Args {
     devices: DevicesArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<ExitCode> {
+pub(super) fn run<M: Model>(args: Args, init: &Init<'_, M>) -> Result<ExitCode> {
     match args.devices.begin()? {
         Role::Launcher(code) => Ok(code),
         Role::Rank(part) => {
-            let result = profile(args, &part);
+            let result = profile(args, &part, init);
             part.end(result)
         }
     }
 }
 
 /// Takes the steps together with the other ranks. Rank 0 writes and speaks.
-fn profile(args: Args, part: &Part) -> Result<()> {
+fn profile<M: Model>(args: Args, part: &Part, init: &Init<'_, M>) -> Result<()> {
     let out = args.out.or_else(|| args.of.run.as_ref().map(|run| run.join("profile"))).unwrap_or("profile".into());
     let mut run = args.config.of_run(&args.of, part.device)?;
     run.options.link.clone_from(&part.link);
@@ -83,7 +84,7 @@ fn profile(args: Args, part: &Part) -> Result<()> {
     let ranks = part.link.clone().map_or(Ok(Ranks::alone()), |link| Ranks::over(link, &device))?;
 
     let schedule = Schedule { warm_up: args.warm_up, steps: args.steps };
-    let (profile, trace) = ranks.or_abort(take(&run, schedule, &ranks))?;
+    let (profile, trace) = ranks.or_abort(take(&run, init, schedule, &ranks))?;
     ranks.finish()?;
     if !part.is_first() {
         return Ok(());

@@ -9,6 +9,7 @@ use kiln_lab::diagnose::warm::{Warmed, warm};
 use kiln_metrics::logging::print::{over_line, stderr_line, stdout_line};
 use kiln_train::config::Precision;
 use kiln_train::device::{self, DeviceChoice, KERNEL_FILE, KERNEL_FILE_VARIABLE};
+use kiln_train::eval::{Init, Model};
 
 use super::bench::ChosenArgs;
 use super::error::Usage;
@@ -36,7 +37,7 @@ pub(super) struct Args {
     to: Option<PathBuf>,
 }
 
-pub(super) fn run(args: Args) -> Result<()> {
+pub(super) fn run<M: Model>(args: Args, init: &Init<'_, M>) -> Result<()> {
     let Args { chosen, device: choice, to } = args;
     let workloads = match to {
         Some(_) if chosen.is_empty() => Vec::new(),
@@ -50,7 +51,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let dtype = device::compute_dtype(Precision::Auto, &device)?;
     for workload in &workloads {
-        let Warmed { kernels, elapsed, one_by_one } = warm(workload, dtype, &device, show)?;
+        let Warmed { kernels, elapsed, one_by_one } = warm(workload, init, dtype, &device, show)?;
         if let Some(error) = one_by_one {
             stderr_line!("kernels were compiled one after another, because {error}");
         }

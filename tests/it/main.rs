@@ -31,6 +31,7 @@ mod nllb;
 mod opus_mt;
 mod other_devices;
 mod own_head;
+mod own_program;
 mod own_translators;
 mod perfetto;
 mod preferences;

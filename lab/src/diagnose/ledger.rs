@@ -12,6 +12,7 @@ use kiln_model::flops::TrainBytes;
 use kiln_train::config::Config;
 use kiln_train::dataset::RunData;
 use kiln_train::device::upload_split;
+use kiln_train::eval::{Init, Model};
 use kiln_train::metrics::Round;
 use kiln_train::run::need::Need;
 use kiln_train::train::train_step;
@@ -133,14 +134,14 @@ impl Ledger<'_> {
     ///
     /// # Errors
     /// If the batch cannot be made, or if a step fails.
-    pub fn measured(&self, data: &RunData) -> Result<Option<u64>> {
+    pub fn measured<M: Model>(&self, data: &RunData, init: &Init<'_, M>) -> Result<Option<u64>> {
         let batch = self.batch(&data.train)?;
         let peak = PeakMemory::watch(self.device);
 
         let (config, device, Need { dtype, checkpointing, .. }) = (self.config, self.device, self.need);
         let vocabulary = Some(&data.vocabulary);
         let prepared = Prepared { config, model: &config.model, vocabulary, checkpointing, dtype, device };
-        let mut state = prepared.state()?;
+        let mut state = prepared.state(init)?;
         // Two micro-batches already accumulate in f32, and more of them need no more memory.
         let splits = config.train.split_batches.max(1);
         let n_uploads = config.train.grad_accum_steps.min(2);

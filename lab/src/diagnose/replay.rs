@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Device, FloatDType, Tensor, Transaction};
 use kiln_train::config::Capture;
 use kiln_train::device::reserved_bytes;
+use kiln_train::eval::{Init, Model};
 use kiln_train::metrics::deferred::Measures;
 use kiln_train::optim::flat::FlatState;
 
@@ -38,15 +39,16 @@ pub struct Pace {
 ///
 /// # Errors
 /// If anything differs, if nothing could be recorded (with the reason), or if the device fails.
-pub fn compare(
+pub fn compare<M: Model>(
     workload: &Workload,
+    init: &Init<'_, M>,
     dtype: FloatDType,
     device: &Device,
     effort: Effort,
     steps: usize,
 ) -> Result<Comparison> {
-    let eager = train(workload, dtype, device, effort, steps, Capture::Off);
-    let replayed = train(workload, dtype, device, effort, steps, Capture::On);
+    let eager = train(workload, init, dtype, device, effort, steps, Capture::Off);
+    let replayed = train(workload, init, dtype, device, effort, steps, Capture::On);
 
     let ((wanted, eager, _), (found, replayed, obstacle)) = (eager?, replayed?);
     if let Err(obstacle) = obstacle {
@@ -72,8 +74,9 @@ pub fn compare(
 type Trained = (Vec<Vec<f32>>, Pace, Result<(), String>);
 
 /// Trains one way.
-fn train(
+fn train<M: Model>(
     workload: &Workload,
+    init: &Init<'_, M>,
     dtype: FloatDType,
     device: &Device,
     effort: Effort,
@@ -82,7 +85,7 @@ fn train(
 ) -> Result<Trained> {
     let before = reserved_bytes(device);
     let _installed = workload.install();
-    let mut stepper = Stepper::new(workload.state(dtype, device)?, workload.batches(device), mode);
+    let mut stepper = Stepper::new(workload.state(init, dtype, device)?, workload.batches(device), mode);
     let mut numbers = Vec::new();
     for n in 0..steps {
         // Every fourth step has two micro-batches.
@@ -114,7 +117,7 @@ mod tests {
         let workload = Workload::named("tiny").expect("a listed name");
         let effort = Effort::new(2, 1);
         let device = kiln_train::device::DeviceChoice::Auto.open().expect("at least the CPU");
-        let compared = compare(&workload, FloatDType::F32, &device, effort, 12);
+        let compared = compare(&workload, &Init::transformer(), FloatDType::F32, &device, effort, 12);
         if kiln_train::device::is_cpu(&device) {
             let error = compared.expect_err("the CPU has no graphs").to_string();
             assert!(error.contains("nothing was replayed") && error.contains("CPU"), "{error}");

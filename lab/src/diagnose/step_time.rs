@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use burn::tensor::{Device, FloatDType};
+use kiln_data::Shape;
 use kiln_model::flops::{TrainSetting, train_bytes};
 use kiln_ranks::Ranks;
 use kiln_train::config::Capture;
+use kiln_train::eval::{Init, Model};
 
 use super::measure::{Effort, StepPace, Stepper, Warmth};
 use super::workload::{Workload, effective_tokens};
@@ -48,8 +50,9 @@ pub struct StepTime {
 ///
 /// # Errors
 /// If the device or another rank fails, or if the loss did not fall: a kernel launch that fails is fast.
-pub fn measure(
+pub fn measure<M: Model>(
     workload: &Workload,
+    init: &Init<'_, M>,
     dtype: FloatDType,
     device: &Device,
     effort: Effort,
@@ -58,7 +61,7 @@ pub fn measure(
     let _installed = workload.install();
     let batches = workload.batches(device);
     let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
-    let state = workload.state(dtype, device)?.join(ranks, &workload.config, None)?;
+    let state = workload.state(init, dtype, device)?.join(ranks, &workload.config, None)?;
     // As in a long run, but a shape is recorded early.
     let mut stepper = Stepper::new(state, batches, Capture::On);
     let Warmth { first_loss: first, elapsed: warm_up, .. } = stepper.warm_up(|_, _| ())?;
@@ -68,7 +71,15 @@ pub fn measure(
 
     let peak = kiln_train::device::peak_flops_per_sec(device, dtype);
     let reserved_bytes = kiln_train::device::reserved_bytes(device);
+    let [batch_size, source_len, target_len] = workload.shape();
+    let shape = Shape { batch_size, source_len, target_len };
+    let flops = match init.is_own() {
+        true => stepper.state.model.train_flops(shape, workload.masked_share()),
+        false => Some(workload.flops()),
+    };
+    // What is kept is known of a Transformer.
     let kept = train_bytes(&workload.model, device, workload.shape(), &TrainSetting::plain(dtype)).state() as f64;
+    let known_bytes = reserved_bytes.filter(|_| !init.is_own());
 
     Ok(StepTime {
         step: time,
@@ -78,10 +89,9 @@ pub fn measure(
         replayed: stepper.replayed(),
         tokens_per_sec: tokens / time.as_secs_f64(),
         samples_per_sec: workload.batch_size as f64 / time.as_secs_f64(),
-        mfu: peak.map(|peak| workload.flops() / time.as_secs_f64() / peak),
+        mfu: peak.zip(flops).map(|(peak, flops)| flops / time.as_secs_f64() / peak),
         reserved_bytes,
-        activation_bytes_per_position: reserved_bytes
-            .map(|bytes| (bytes as f64 - kept) / workload.n_positions() as f64),
+        activation_bytes_per_position: known_bytes.map(|bytes| (bytes as f64 - kept) / workload.n_positions() as f64),
         losses: [first, last],
         n_steps: stepper.n_steps(),
     })
@@ -95,7 +105,8 @@ mod tests {
     fn a_small_model_is_timed_on_the_cpu() {
         let workload = Workload::named("tiny").expect("a listed name");
         let effort = Effort::new(3, 3);
-        let time = measure(&workload, FloatDType::F32, &Device::flex(), effort, &Ranks::alone()).expect("it runs");
+        let time = measure(&workload, &Init::transformer(), FloatDType::F32, &Device::flex(), effort, &Ranks::alone())
+            .expect("it runs");
         assert!(time.step > Duration::ZERO && time.enqueue > Duration::ZERO);
         assert!(time.spread[0] <= time.step && time.step <= time.spread[1], "{:?}", time.spread);
         assert!(time.losses[0] > time.losses[1], "{:?}", time.losses);

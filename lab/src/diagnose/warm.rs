@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use kiln_kernels::compilation::{AheadError, KernelCount, kernel_count};
 use kiln_train::config::Capture;
+use kiln_train::eval::{Init, Model};
 
 use super::measure::{Stepper, Warmth, mean_loss};
 use super::workload::Workload;
@@ -22,16 +23,22 @@ pub struct Warmed {
     pub one_by_one: Option<AheadError>,
 }
 
-/// Compiles the kernels of `workload` on all cores. Then takes the steps in which the backend chooses between kernels, and in
+/// Compiles the kernels of `workload`, with the model that `init` makes, on all cores. Then takes the steps in which the backend chooses between kernels, and in
 /// which a step is recorded. `show` gets the number of kernels that are done and of all.
 ///
 /// # Errors
 /// If the device fails, or if the loss is not finite.
-pub fn warm(workload: &Workload, dtype: FloatDType, device: &Device, show: impl FnMut(usize, usize)) -> Result<Warmed> {
+pub fn warm<M: Model>(
+    workload: &Workload,
+    init: &Init<'_, M>,
+    dtype: FloatDType,
+    device: &Device,
+    show: impl FnMut(usize, usize),
+) -> Result<Warmed> {
     let started = Instant::now();
     let before = kernel_count().unwrap_or_default();
     let _installed = workload.install();
-    let mut stepper = Stepper::new(workload.state(dtype, device)?, workload.batches(device), Capture::On);
+    let mut stepper = Stepper::new(workload.state(init, dtype, device)?, workload.batches(device), Capture::On);
     let Warmth { one_by_one, .. } = stepper.warm_up(show)?;
 
     // Two micro-batches are accumulated in f32, which other kernels do.
@@ -51,7 +58,9 @@ mod tests {
     #[test]
     fn a_small_model_is_warmed_without_kernels_on_the_cpu() {
         let workload = Workload::named("tiny").expect("a listed name");
-        let warmed = warm(&workload, FloatDType::F32, &Device::flex(), |_, _| panic!("the CPU compiles nothing"));
+        let warmed = warm(&workload, &Init::transformer(), FloatDType::F32, &Device::flex(), |_, _| {
+            panic!("the CPU compiles nothing")
+        });
         assert_eq!(warmed.expect("it runs").kernels, KernelCount::default());
     }
 }

@@ -85,6 +85,11 @@ impl ChosenArgs {
         Ok(workloads)
     }
 
+    /// Returns whether a named workload is chosen, or none at all.
+    pub(super) fn has_named(&self) -> bool {
+        !self.workloads.is_empty() || self.is_empty()
+    }
+
     fn is_model(&self) -> bool {
         self.preset.is_some() || self.config.is_some() || self.run.is_some()
     }

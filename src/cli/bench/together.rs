@@ -10,6 +10,7 @@ use kiln_lab::diagnose::workload::Workload;
 use kiln_metrics::logging::print::stdout_line;
 use kiln_ranks::{Link, Ranks};
 use kiln_train::device::device_name;
+use kiln_train::eval::{Init, Model};
 
 use super::chosen::LINK;
 use super::{Args, Bench, ms};
@@ -18,31 +19,31 @@ use super::{Args, Bench, ms};
 const LEAST_BYTES: u64 = 1 << 20;
 
 /// Runs the benchmark as one of several ranks. Rank 0 prints.
-pub(super) fn run(mut args: Args, link: Link) -> Result<()> {
+pub(super) fn run<M: Model>(mut args: Args, link: Link, init: &Init<'_, M>) -> Result<()> {
     let wants_link = args.chosen.workloads.iter().any(|name| name == LINK);
     args.chosen.others = true;
-    let bench = Bench::open(args)?;
+    let bench = Bench::open(args, init)?;
     let ranks = Ranks::over(link, &bench.device)?;
 
-    ranks.or_abort(all(&bench, &ranks, wants_link))?;
+    ranks.or_abort(all(&bench, &ranks, wants_link, init))?;
     ranks.finish()
 }
 
-fn all(bench: &Bench, ranks: &Ranks, wants_link: bool) -> Result<()> {
+fn all<M: Model>(bench: &Bench, ranks: &Ranks, wants_link: bool, init: &Init<'_, M>) -> Result<()> {
     if ranks.is_first() {
         stdout_line!("{} x {}, {:?}", ranks.size(), device_name(&bench.device), bench.dtype);
     }
     if wants_link {
         print_link(ranks, &link::measure(ranks, &bench.device)?);
     }
-    bench.workloads.iter().try_for_each(|workload| compare(bench, ranks, workload))
+    bench.workloads.iter().try_for_each(|workload| compare(bench, ranks, workload, init))
 }
 
-fn compare(bench: &Bench, ranks: &Ranks, workload: &Workload) -> Result<()> {
+fn compare<M: Model>(bench: &Bench, ranks: &Ranks, workload: &Workload, init: &Init<'_, M>) -> Result<()> {
     let Bench { device, dtype, effort, .. } = bench;
     // Kernels are compiled once.
     let measure_alone = || {
-        let alone = measure(workload, *dtype, device, *effort, &Ranks::alone());
+        let alone = measure(workload, init, *dtype, device, *effort, &Ranks::alone());
         device.memory_cleanup();
         alone
     };
@@ -51,7 +52,7 @@ fn compare(bench: &Bench, ranks: &Ranks, workload: &Workload) -> Result<()> {
     // Alone before and after: a GPU that has worked for a while is slower.
     let before = alone_with_others(ranks, measure_alone)?;
     drop(ranks.take_timings());
-    let together = measure(workload, *dtype, device, *effort, ranks)?;
+    let together = measure(workload, init, *dtype, device, *effort, ranks)?;
     device.memory_cleanup();
     let moved = Moved::of_ranks(ranks, together.n_steps)?;
     let after = alone_with_others(ranks, measure_alone)?;

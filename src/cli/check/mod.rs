@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use kiln_data::files::read_text;
 use kiln_metrics::logging::print::stdout_line;
 use kiln_train::checkpoint::{MANIFEST_FILE, RUN_CONFIG_FILE};
+use kiln_train::eval::{Init, Model};
 use kiln_train::run::RunError;
 
 use self::findings::{Finding, Verdict};
@@ -40,14 +41,14 @@ pub(super) struct Args {
     audit: precision::AuditArgs,
 }
 
-pub(super) fn run(args: Args) -> Result<()> {
+pub(super) fn run<M: Model>(args: Args, init: &Init<'_, M>) -> Result<()> {
     match &args.run {
         Some(_) if args.audit.is_given() => {
             Err(Usage("configuration and --device are options of --precision; a run folder needs neither".into())
                 .into())
         }
         Some(dir) => run_folder(dir),
-        None => precision::run(&args.audit),
+        None => precision::run(&args.audit, init),
     }
 }
 

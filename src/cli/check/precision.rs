@@ -10,6 +10,7 @@ use kiln_metrics::units::{gib, thousands};
 use kiln_train::config::Precision;
 use kiln_train::dataset::RunData;
 use kiln_train::device::device_name;
+use kiln_train::eval::{Init, Model};
 use kiln_train::metrics::StepMetrics;
 use kiln_train::run::RunError;
 
@@ -55,7 +56,7 @@ impl AuditArgs {
     }
 }
 
-pub(super) fn run(args: &AuditArgs) -> Result<()> {
+pub(super) fn run<M: Model>(args: &AuditArgs, init: &Init<'_, M>) -> Result<()> {
     let (name, precision) = match args.precision.expect("clap requires a run or a precision") {
         Audited::Fp16 => ("fp16", Precision::Fp16),
         Audited::Bf16 => ("bf16", Precision::Bf16),
@@ -69,7 +70,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
         let data = RunData::open(&config, &folder, None, &mut |line| stderr_line!("{line}"))?;
         data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
         stdout_line!("{name} against f32: {} steps from seed {} on {}", args.steps, config.seed, device_name(&device));
-        audit(&config, &data, precision, args.steps, &device)
+        audit(&config, init, &data, precision, args.steps, &device)
     };
 
     let audited = { audited }();

@@ -12,6 +12,7 @@ use kiln_model::flops::{TrainBytes, n_params};
 use kiln_model::hf::{HfError, adapter_problems, export_family};
 use kiln_train::config::Config;
 use kiln_train::dataset::{RunData, Vocabulary};
+use kiln_train::eval::{Init, Model, Part};
 use kiln_train::run::Run;
 
 /// Batches shown.
@@ -21,11 +22,12 @@ const N_TOKENS: usize = 40;
 
 /// Prints a summary of the run. With `show_config` it is a comment in front of the configuration, so that the output is a
 /// configuration file.
-pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
+pub(super) fn print<M: Model>(run: &Run, resume: bool, show_config: bool, init: &Init<'_, M>) -> Result<()> {
     run.refuse_other_rows(resume)?;
     run.refuse_random_weights()?;
     let survey = run.survey(resume)?;
-    let about_start = if resume { Vec::new() } else { run.check_start(&survey)? };
+    // Its weights are those of a Transformer.
+    let about_start = if resume || init.is_own() { Vec::new() } else { run.check_start(&survey)? };
     let (config, data, plan) = (&survey.config, &survey.data, &survey.plan);
 
     let mut summary = run.options.notes.join("\n");
@@ -37,18 +39,25 @@ pub(super) fn print(run: &Run, resume: bool, show_config: bool) -> Result<()> {
         let path = from.path.display();
         writeln!(summary, "starting from the weights of {path}, with the settings of its run")?;
     }
-    writeln!(summary, "model: {}", plan.model_line())?;
+    if !init.is_own() {
+        writeln!(summary, "model: {}", plan.model_line())?;
+    }
     let precision = format!("{:?}", plan.dtype).to_lowercase();
     writeln!(summary, "run folder {}, device {}, precision {precision}", run.dir().display(), plan.device)?;
-    writeln!(summary, "{}", parameters(config))?;
+    match init.is_own() {
+        true => writeln!(summary, "{}", own_parameters(&init.parts(&config.model, config.seed)))?,
+        false => writeln!(summary, "{}", parameters(config))?,
+    }
     for line in about_start {
         writeln!(summary, "{line}")?;
     }
-    writeln!(summary, "{}: {}", plan.memory_line(), parts(&plan.bytes))?;
-    writeln!(summary, "{}", export(config))?;
+    if !init.is_own() {
+        writeln!(summary, "{}: {}", plan.memory_line(), parts(&plan.bytes))?;
+        writeln!(summary, "{}", export(config))?;
+    }
     batches(config, data, survey.position, &mut summary)?;
     let config = survey.config.clone();
-    if !resume && let Some(time) = run.time_ahead(survey)? {
+    if !resume && let Some(time) = run.time_ahead(survey, init)? {
         writeln!(summary, "time: {time}")?;
     }
 
@@ -80,6 +89,14 @@ fn parameters(config: &Config) -> String {
     let parts = parts.into_iter().filter(|(n, _)| *n > 0);
     let parts: Vec<String> = parts.map(|(n, name)| format!("{name} {}", thousands(n as f64))).collect();
     format!("{} parameters: {}", thousands(params.total() as f64), parts.join(", "))
+}
+
+/// Counts the parameters of a model of the program's own, by part.
+fn own_parameters(parts: &[Part]) -> String {
+    let total: usize = parts.iter().map(|part| part.n_params).sum();
+    let parts: Vec<String> =
+        parts.iter().map(|part| format!("{} {}", part.name, thousands(part.n_params as f64))).collect();
+    format!("{} parameters: {}", thousands(total as f64), parts.join(", "))
 }
 
 /// Says before a training that its model or its adapters cannot be exported, and what would change that.

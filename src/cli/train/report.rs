@@ -58,8 +58,14 @@ pub(super) fn stopped(outcome: &Outcome, dir: &Path, devices: Option<&str>) -> S
 
 /// Prints scores and samples of a trained model, and the next command.
 ///
-/// `shown`: the console has shown the scores on the same screen.
-pub(super) fn print(outcome: &Outcome, session: &Session, dir: &Path, shown: bool) -> Result<()> {
+/// `shown`: the console has shown the scores on the same screen. `is_own`: the program has a model of its own.
+pub(super) fn print<M: Model>(
+    outcome: &Outcome,
+    session: &Session<M>,
+    dir: &Path,
+    shown: bool,
+    is_own: bool,
+) -> Result<()> {
     let trainer = session.trainer();
     let _installed = trainer.operators().install();
     let samples = samples(&trainer.validation().examples);
@@ -80,6 +86,7 @@ pub(super) fn print(outcome: &Outcome, session: &Session, dir: &Path, shown: boo
         stdout_line!("{}", wrapped(&one_line(&format!("  {prompt}{between}{text}")), COLUMNS));
     }
     let next = match is_chat {
+        _ if is_own => format!("{} evaluate {}", program(), shell_path(dir)),
         true => chat_command(session.prompt(), dir),
         false => next_command(trainer.config().task, &samples, session.prompt(), dir),
     };
@@ -88,7 +95,7 @@ pub(super) fn print(outcome: &Outcome, session: &Session, dir: &Path, shown: boo
 }
 
 /// Returns how the model continues `prompt`, or `None` if it does not, or if the console has shown it.
-fn written(outcome: &Outcome, trainer: &Trainer, prompt: &str, shown: bool) -> Result<Option<String>> {
+fn written<M: Model>(outcome: &Outcome, trainer: &Trainer<M>, prompt: &str, shown: bool) -> Result<Option<String>> {
     let validated_step = outcome.validation.as_ref().map(|validation| validation.step);
     match &outcome.continuation {
         Some(text) if validated_step == Some(outcome.step) => Ok((!shown).then(|| text.clone())),

@@ -155,7 +155,8 @@ fn a_terminal_that_closes_saves_and_ends_with_0_unless_nohup_was_asked_for() {
             shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sh is there")
         };
         let steps = || std::panic::catch_unwind(|| losses(&place, run).len()).unwrap_or_default();
-        let mut child = start("exec \"$@\"");
+        // The tests themselves may run under nohup.
+        let mut child = start("exec env --default-signal=HUP \"$@\"");
         wait_until("steps", || steps() > 2);
         // Nobody reads what it writes any more, and both the shell and the terminal send the signal.
         drop((child.stdout.take(), child.stderr.take()));

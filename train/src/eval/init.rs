@@ -6,6 +6,16 @@ use burn::tensor::{Device, FloatDType};
 use kiln_model::{Transformer, TransformerConfig};
 
 use super::model::Model;
+use crate::optim::ParamTable;
+
+/// A part of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The field of the module.
+    pub name: String,
+    /// Its parameters.
+    pub n_params: usize,
+}
 
 /// Makes the model of a run: Kiln's [`Transformer`], or the model of a program.
 pub struct Init<'a, M> {
@@ -24,6 +34,20 @@ impl<'a, M: Model> Init<'a, M> {
     /// Makes the model of a program. `init` returns it with initial weights in f32 on the device that it gets, which tracks gradients.
     pub fn own(init: impl Fn(&TransformerConfig, &Device) -> M + 'a) -> Self {
         Self { make: Box::new(move |model, _, device| init(model, device)), is_own: true }
+    }
+
+    /// Returns the parts of the model, which are the fields of its module, with their parameters.
+    pub fn parts(&self, model: &TransformerConfig, seed: u64) -> Vec<Part> {
+        let table = ParamTable::of(&self.make(model, seed, &Device::flex()));
+        let mut parts: Vec<Part> = Vec::new();
+        for entry in table.entries() {
+            let name = entry.path.split('.').next().unwrap_or_default();
+            match parts.iter_mut().find(|part| part.name == name) {
+                Some(part) => part.n_params += entry.len(),
+                None => parts.push(Part { name: name.into(), n_params: entry.len() }),
+            }
+        }
+        parts
     }
 
     /// Whether the model is the program's.

@@ -9,6 +9,7 @@ pub mod figures;
 #[cfg(test)]
 mod golden;
 mod hiding;
+mod init;
 pub mod loss;
 mod masking;
 mod model;
@@ -19,6 +20,7 @@ pub use entities::EntityScores;
 pub use evaluation::{Evaluation, evaluate, score};
 pub use figures::figures;
 pub use hiding::Hiding;
+pub use init::{Init, Part};
 pub use loss::{MaskedAccuracy, ValidationLoss, validation_loss};
 pub use masking::Masking;
 pub use model::Model;

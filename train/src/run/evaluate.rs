@@ -1,10 +1,12 @@
 //! Scores of a checkpoint on raw text.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use burn::module::Module;
 use burn::tensor::Device;
 use kiln_data::built_in::numbers;
 use kiln_data::{
@@ -22,7 +24,9 @@ use crate::dataset::labelled::valid_rows;
 use crate::dataset::pairs::{open_cache, translatable};
 use crate::dataset::text::{Division, OpenedText, valid_text};
 use crate::dataset::{built_in, check_rows, find_files, mix};
-use crate::eval::{ClassScores, Evaluation, Masking, ValidationLoss, class_scores, evaluate, validation_loss};
+use crate::eval::{
+    self, ClassScores, Evaluation, Init, Masking, Model, ValidationLoss, class_scores, evaluate, validation_loss,
+};
 use crate::generate::Translator;
 
 /// The scores of a checkpoint on a text.
@@ -40,6 +44,8 @@ pub struct Scores {
     pub classes: Option<ClassScores>,
     /// Translation: scores of the translated text.
     pub translation: Option<Evaluation>,
+    /// A model of a program's own: its [`Model::FIGURES`].
+    pub figures: BTreeMap<String, f64>,
 }
 
 /// A checkpoint to score.
@@ -98,6 +104,7 @@ impl Scoring<'_> {
             division: None,
             classes: None,
             translation: Some(translation),
+            figures: BTreeMap::new(),
         })
     }
 
@@ -137,8 +144,20 @@ impl Scoring<'_> {
         examples: &[Example],
         note: &mut dyn FnMut(&str),
     ) -> Result<ValidationLoss> {
-        let config = &self.run.config;
         let scratch = Scratch::new()?;
+        let source = self.pairs(&scratch, tokenizers, examples, note)?;
+        self.loss_over(model, source, None)
+    }
+
+    /// Tokenizes `examples` into a cache in a temporary folder.
+    fn pairs(
+        &self,
+        scratch: &Scratch,
+        tokenizers: &PairTokenizers,
+        examples: &[Example],
+        note: &mut dyn FnMut(&str),
+    ) -> Result<Arc<PairSource>> {
+        let config = &self.run.config;
         let rows = scratch.path("rows.jsonl");
         numbers::write_jsonl(&rows, examples)?;
 
@@ -154,8 +173,55 @@ impl Scoring<'_> {
         let cache = open_cache(&scratch.path("rows.tokens"), &corpus, tokenizers, &mut |_| {})?;
         note_report(cache.report(), note);
 
-        let source = Arc::new(PairSource::new(cache, tokenizers, &config.loader)?);
-        self.loss_over(model, source, None)
+        Ok(Arc::new(PairSource::new(cache, tokenizers, &config.loader)?))
+    }
+
+    /// Scores a model of a program's own: its loss, and its figures.
+    ///
+    /// # Errors
+    /// As [`Self::score`], and if the model has other parameters than the checkpoint.
+    pub fn score_own<M: Model>(
+        self,
+        init: &Init<'_, M>,
+        files: &[PathBuf],
+        note: &mut dyn FnMut(&str),
+    ) -> Result<Scores> {
+        let Self { run, ref generate, device, ranks } = self;
+        check_rows(&run.config, files, &[])?;
+        let scratch = Scratch::new()?;
+        let source = self.source(&scratch, files, note)?;
+        let module = init.make(&run.model, run.config.seed, device);
+        let model = run.load_into(module, run.dtype_on(device)?)?.valid();
+        let masking = if M::HIDES_TOKENS { Masking::of(&run.config, &run.vocabulary)? } else { None };
+
+        note(&format!("scoring {}", run.path.display()));
+        compare_use(ranks, run, generate, &source.fingerprint())?;
+        let batches = OnePass::for_rank(source, &run.config.loader, ranks.part())?;
+        let smoothing = run.config.train.label_smoothing;
+        let (loss, figures) = match M::FIGURES {
+            [] => (validation_loss(&model, batches, smoothing, masking.as_ref(), device, ranks)?, BTreeMap::new()),
+            _ => eval::figures(&model, batches, smoothing, masking.as_ref(), device, ranks)?,
+        };
+        Ok(Scores { step: run.step, loss, n_bytes: None, division: None, classes: None, translation: None, figures })
+    }
+
+    /// Opens the named text, or the run's validation text, through caches in a temporary folder.
+    fn source(&self, scratch: &Scratch, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Arc<dyn BatchSource>> {
+        let run = self.run;
+        let task = traits_of(run.config.task);
+        if let (Reads::Pairs, Some(tokenizers)) = (task.reads, run.vocabulary.pairs()) {
+            let examples = self.examples(files, note)?;
+            return Ok(self.pairs(scratch, tokenizers, &examples, note)?);
+        }
+        if files.is_empty() && run.config.is_built_in_task() {
+            self.check_trained()?;
+        }
+        let found = match task.classes.is_some() {
+            true => valid_rows(&run.config, files, &scratch.0, &run.vocabulary, note)?
+                .map(|rows| rows as Arc<dyn BatchSource>),
+            false => valid_text(&run.config, files, &scratch.0, &run.vocabulary, &mut |_| {})?.map(|text| text.source),
+        };
+        found.ok_or_else(|| RunError::NoValidationText("text").into())
     }
 
     fn score_text(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
@@ -183,7 +249,15 @@ impl Scoring<'_> {
         let masking = Masking::of(&run.config, &run.vocabulary)?;
         let loss = self.loss_over(&model, source, masking.as_ref())?;
         let n_bytes = (task.continues_text && !run.config.data.text.is_chat()).then_some(n_bytes);
-        Ok(Scores { step: run.step, loss, n_bytes, division, classes: None, translation: None })
+        Ok(Scores {
+            step: run.step,
+            loss,
+            n_bytes,
+            division,
+            classes: None,
+            translation: None,
+            figures: BTreeMap::new(),
+        })
     }
 
     fn score_classes(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
@@ -201,7 +275,8 @@ impl Scoring<'_> {
         let batches = OnePass::for_rank(source, &run.config.loader, ranks.part())?;
         let (smoothing, names) = (run.config.train.label_smoothing, &run.config.data.labels.names);
         let (loss, scores) = class_scores(&model, batches, smoothing, names, device, ranks)?;
-        Ok(Scores { step: run.step, loss, n_bytes: None, division: None, classes: Some(scores), translation: None })
+        let (step, classes, figures) = (run.step, Some(scores), BTreeMap::new());
+        Ok(Scores { step, loss, n_bytes: None, division: None, classes, translation: None, figures })
     }
 
     /// Refuses to score an imported model on the built-in text, which it has never seen.

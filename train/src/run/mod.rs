@@ -40,6 +40,8 @@ pub use lock::{LOCK_FILE, LockError, RunLock};
 pub use new_run::{NewRun, write_run};
 pub use prepare::Prepared;
 #[doc(hidden)]
+pub use prepare::Survey;
+#[doc(hidden)]
 pub use ranks::compare_use;
 #[doc(hidden)]
 pub use rehearse::Rehearsal;

@@ -7,6 +7,7 @@ use burn::tensor::{Device, Distribution, Tensor};
 use kiln_data::Shape;
 use kiln_metrics::logging::Logging;
 use kiln_metrics::units::thousands;
+use kiln_model::Transformer;
 use kiln_model::flops::train_flops_per_batch;
 use kiln_ranks::Ranks;
 use tempfile::TempDir;
@@ -20,14 +21,15 @@ use super::weights::start_from;
 use crate::checkpoint::initial_tensors;
 use crate::config::Config;
 use crate::device::is_cpu;
+use crate::eval::{Init, Model};
 use crate::metrics::host_sync::waiting;
 use crate::optim::Groups;
 use crate::train::{Setup, Signals, Trainer, Validation, time_ahead};
 
 /// A trainer with the data, the model and the settings of a run.
-pub struct Rehearsal {
+pub struct Rehearsal<M: Model = Transformer> {
     /// The trainer.
-    pub trainer: Trainer,
+    pub trainer: Trainer<M>,
     /// The numbers of the run.
     pub plan: Plan,
     /// The configuration of the run.
@@ -45,15 +47,15 @@ impl Run {
     /// # Errors
     /// If the data cannot be used, if the largest batch does not fit into memory, if a device fails, or if the ranks differ.
     #[doc(hidden)]
-    pub fn rehearsal(&self, ranks: &Ranks) -> Result<Rehearsal> {
+    pub fn rehearsal<M: Model>(&self, ranks: &Ranks, init: &Init<'_, M>) -> Result<Rehearsal<M>> {
         self.config.train.f32_products.install_in_backend();
         let survey = ranks.first_then_others("preparing the data", || self.survey(false))?;
         compare(ranks, &survey.config, &survey.data, None)?;
-        self.rehearsed(survey, ranks)
+        self.rehearsed(survey, ranks, init)
     }
 
     /// Makes the trainer of a run whose data was looked at.
-    fn rehearsed(&self, survey: Survey, ranks: &Ranks) -> Result<Rehearsal> {
+    fn rehearsed<M: Model>(&self, survey: Survey, ranks: &Ranks, init: &Init<'_, M>) -> Result<Rehearsal<M>> {
         let folder = tempfile::tempdir().context("making a temporary folder; TMPDIR names another place")?;
 
         let config = survey.config.clone();
@@ -75,7 +77,7 @@ impl Run {
             ranks: ranks.clone(),
             optimizers: Groups::of,
         };
-        let trainer = Trainer::new(setup, None)?;
+        let trainer = Trainer::with_model(setup, None, init)?;
         Ok(Rehearsal { trainer, plan: survey.plan, config, _folder: folder, _scratch: survey._scratch })
     }
 
@@ -116,7 +118,7 @@ impl Run {
     /// # Errors
     /// If a step fails.
     #[doc(hidden)]
-    pub fn time_ahead(&self, survey: Survey) -> Result<Option<String>> {
+    pub fn time_ahead<M: Model>(&self, survey: Survey, init: &Init<'_, M>) -> Result<Option<String>> {
         let Some(shapes) = survey.data.train.shapes().filter(|_| is_cpu(&survey.device)) else { return Ok(None) };
         let (config, train) = (survey.config.clone(), survey.data.train.clone());
         let batches = shapes.values().sum::<usize>().max(1) as f64;
@@ -129,7 +131,7 @@ impl Run {
         let (per_batch, tokens) = (mean(&flops), mean(&|shape| shape.padded_tokens() as f64));
 
         if per_batch * config.train.grad_accum_steps as f64 <= FLOPS_WORTH_A_STEP {
-            let mut rehearsal = self.rehearsed(survey, &Ranks::alone())?;
+            let mut rehearsal = self.rehearsed(survey, &Ranks::alone(), init)?;
             let taken = rehearsal.trainer.rehearse(1, 2, || Ok(()))?;
             let padded: usize = taken.results.iter().flat_map(|step| &step.shapes).map(Shape::padded_tokens).sum();
             return Ok(time_ahead(&config, &train, taken.ended - taken.started, padded as u64));

@@ -16,7 +16,7 @@ use crate::checkpoint::Resume;
 use crate::config::{Config, F32Products, Kernels, Precision};
 use crate::dataset::RunData;
 use crate::device::{device_name, is_cpu, plain_hint, take_kernel_notes};
-use crate::eval::Model;
+use crate::eval::{Init, Model};
 use crate::metrics::{SCHEMA, StartMetrics};
 use crate::optim::Groups;
 use crate::train::{Held, Outcome, Setup, Signals, Trainer, Validation};
@@ -34,12 +34,7 @@ impl Prepared {
     /// # Errors
     /// If a sink cannot be written, if the largest batch does not fit into memory, or if the device fails.
     pub fn start(self, signals: Signals) -> Result<Session> {
-        self.plan.check_memory(self.run.options.auto_micro_batch)?;
-        let lines = [
-            format!("training {}; run folder {}", self.plan.model_line(), self.run.dir.display()),
-            self.plan.memory_line(),
-        ];
-        self.start_with(signals, &lines, Trainer::new)
+        self.start_as(signals, &Init::transformer())
     }
 
     /// Starts the run with another model than Kiln's own, see [`Run::train_model`](super::Run::train_model).
@@ -51,17 +46,24 @@ impl Prepared {
         signals: Signals,
         init: impl Fn(&TransformerConfig, &Device) -> M,
     ) -> Result<Session<M>> {
-        let line = format!("training on {}; run folder {}", self.plan.device, self.run.dir.display());
-        self.start_with(signals, &[line], |setup, resume| Trainer::with_model(setup, resume, init))
+        self.start_as(signals, &Init::own(init))
     }
 
-    fn start_with<M: Model>(
-        self,
-        signals: Signals,
-        model_lines: &[String],
-        trainer: impl FnOnce(Setup, Option<Resume>) -> Result<Trainer<M>>,
-    ) -> Result<Session<M>> {
+    /// Starts the run with the model that `init` makes.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    #[doc(hidden)]
+    pub fn start_as<M: Model>(self, signals: Signals, init: &Init<'_, M>) -> Result<Session<M>> {
         let Self { lock, leftovers, run, plan, config, device, ranks, data, weights, resume, began } = self;
+        let folder = run.dir.display();
+        // The plan knows the size of Kiln's model only.
+        let model_lines = if init.is_own() {
+            vec![format!("training on {}; run folder {folder}", plan.device)]
+        } else {
+            plan.check_memory(run.options.auto_micro_batch)?;
+            vec![format!("training {}; run folder {folder}", plan.model_line()), plan.memory_line()]
+        };
         config.check_figure(M::FIGURES)?;
         let computes_on_cpu = is_cpu(&device);
         let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
@@ -87,7 +89,7 @@ impl Prepared {
             format!("starting from the weights, the vocabulary and the configuration of {path} (step {step})")
         });
         let notes = start.iter().chain(&run.options.notes);
-        notes.chain(&plan.data_lines()).chain(model_lines).try_for_each(|note| logging.note(note))?;
+        notes.chain(&plan.data_lines()).chain(&model_lines).try_for_each(|note| logging.note(note))?;
         take_kernel_notes().iter().try_for_each(|note| logging.note(note))?;
         if config.train.kernels != Kernels::Auto && is_cuda(&device) {
             let set = product_kernels(&device).map_or("Burn's own".into(), |set| format!("Kiln's for {set}"));
@@ -126,7 +128,7 @@ impl Prepared {
             ranks: ranks.clone(),
             optimizers: Groups::of,
         };
-        let mut trainer = ranks.or_abort(trainer(setup, resume))?;
+        let mut trainer = ranks.or_abort(Trainer::with_model(setup, resume, init))?;
         if !computes_on_cpu {
             trainer.note_ready(began)?;
         }

@@ -19,14 +19,14 @@ use super::outcome::Outcome;
 use super::preflight::Preflight;
 use super::provenance::Provenance;
 use super::setup::Setup;
-use super::state::{Start, TrainState, initial_weights};
+use super::state::{Start, TrainState};
 use super::trainer::Trainer;
 use crate::checkpoint::{Checkpoints, NamedTensor, Resume, lasting_fields, run_of};
 use crate::config::task::traits_of;
 use crate::config::{Config, LostReplicas};
 use crate::dataset::Vocabulary;
 use crate::device::{compute_dtype, peak_flops_per_sec};
-use crate::eval::{Hiding, Masking, Model};
+use crate::eval::{Hiding, Init, Masking, Model};
 use crate::optim::ParamEntry;
 
 impl Trainer {
@@ -35,8 +35,7 @@ impl Trainer {
     /// # Errors
     /// As [`Self::with_model`].
     pub fn new(setup: Setup, resume: Option<Resume>) -> Result<Self> {
-        let seed = setup.config.seed;
-        Self::with_model(setup, resume, |shape, device| initial_weights(shape, seed, device))
+        Self::with_model(setup, resume, &Init::transformer())
     }
 }
 
@@ -44,16 +43,11 @@ impl<M: Model> Trainer<M> {
     /// Prepares a new run, or continues one. A run must be resumed with the configuration, data and vocabulary it was
     /// started with, see [`find_resume`](crate::checkpoint::find_resume).
     ///
-    /// `init` returns a model with initial weights in f32 on the autodiff device that it gets. It is called again if an
-    /// attempt to fit the largest batch into memory fails.
+    /// The model is made again if an attempt to fit the largest batch into memory fails.
     ///
     /// # Errors
     /// If the run folder cannot be written, the largest batch does not fit into memory, or the device fails.
-    pub fn with_model(
-        setup: Setup,
-        resume: Option<Resume>,
-        init: impl Fn(&TransformerConfig, &Device) -> M,
-    ) -> Result<Self> {
+    pub fn with_model(setup: Setup, resume: Option<Resume>, init: &Init<'_, M>) -> Result<Self> {
         let Setup { mut config, run_dir, device, vocabulary, weights, train, validation, mut logging, ranks, .. } =
             setup;
         let dtype = compute_dtype(config.train.precision, &device)?;
@@ -73,7 +67,7 @@ impl<M: Model> Trainer<M> {
         let (masking, hiding) = (masking::<M>(&config, &vocabulary)?, hiding::<M>(&config, &vocabulary)?);
         let (fresh, groups) = (config.clone(), (setup.optimizers)(&config, dtype));
         let begin = |checkpointing| -> Result<TrainState<M>> {
-            let init = |shape: &TransformerConfig| init(shape, &device.clone().inner().autodiff());
+            let init = |shape: &TransformerConfig| init.make(shape, fresh.seed, &device);
             let (shape, start) = (&fresh.model, Start { config: &fresh, groups: &groups, dtype });
             let state = match (&resume, &weights) {
                 (None, None) => TrainState::begin(start, shape, init(shape))?,

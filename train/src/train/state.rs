@@ -13,7 +13,7 @@ use crate::checkpoint::{
     Best, CheckpointError, LossScale, NamedTensor, Patience, Replicas, Snapshot, flat_states, flat_tensor, load_model,
 };
 use crate::config::{Config, LossScaleConfig, LostReplicas, NonFinite};
-use crate::eval::{Hiding, Masking, Model};
+use crate::eval::{Hiding, Init, Masking, Model};
 use crate::metrics::SourceMetrics;
 use crate::optim::{Ema, FlatOptimizer, Frozen, Groups, LearningRate, ParamTable, Setup, Slices};
 
@@ -92,7 +92,7 @@ impl TrainState {
     /// As [`Self::begin`].
     pub fn new(config: &Config, model: &TransformerConfig, dtype: FloatDType, device: &Device) -> Result<Self> {
         let start = Start { config, groups: &Groups::of(config, dtype), dtype };
-        Self::begin(start, model, initial_weights(model, config.seed, device))
+        Self::begin(start, model, Init::transformer().make(model, config.seed, device))
     }
 }
 
@@ -293,12 +293,6 @@ impl<M: Model> TrainState<M> {
         };
         Ok(self.optimizer.table().attach(self.model.clone(), &weights).valid())
     }
-}
-
-/// Returns a model with initial weights in f32, tracked by autodiff: they are the master weights of a new run, whatever
-/// the compute dtype.
-pub(crate) fn initial_weights(model: &TransformerConfig, seed: u64, device: &Device) -> Transformer {
-    model.init(seed, FloatDType::F32, &device.clone().inner().autodiff())
 }
 
 /// Takes the frozen parameters of a saved model.

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use kiln_kernels::collective::CollectiveTime;
 use kiln_train::device::is_cpu;
+use kiln_train::eval::Model;
 
 use super::figures::{Figures, Together};
 use super::steps::train;
@@ -14,7 +15,7 @@ use crate::diagnose::link;
 ///
 /// # Errors
 /// If a device or another rank fails.
-pub(super) fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
+pub(super) fn run<M: Model>(test: Test, subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     match test {
         Test::Link => bandwidth(subject),
         _ => together(subject, figures),
@@ -22,7 +23,7 @@ pub(super) fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> R
     .map(Ok)
 }
 
-fn bandwidth(subject: &Subject<'_>) -> Result<Vec<Verdict>> {
+fn bandwidth<M: Model>(subject: &Subject<'_, M>) -> Result<Vec<Verdict>> {
     let n = subject.ranks.size();
     // Over TCP, the larger sizes take minutes and say the same.
     let sizes: &[usize] = if is_cpu(&subject.device) { &[4, 40] } else { &[4, 40, 200] };
@@ -39,7 +40,7 @@ fn bandwidth(subject: &Subject<'_>) -> Result<Vec<Verdict>> {
     Ok(times.iter().map(verdict).collect())
 }
 
-fn together(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>> {
+fn together<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Vec<Verdict>> {
     let ranks = &subject.ranks;
     let groups = subject.resident()?;
     let alone = || -> Result<f64> {
@@ -85,7 +86,7 @@ fn together(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>
 }
 
 /// Takes the device's times of all collectives so far.
-fn timings(subject: &Subject<'_>) -> Result<Vec<CollectiveTime>> {
+fn timings<M: Model>(subject: &Subject<'_, M>) -> Result<Vec<CollectiveTime>> {
     // The second call takes what the first one asks the device for.
     let mut timed = subject.ranks.take_timings();
     subject.ranks.share("the end of a measurement", ())?;

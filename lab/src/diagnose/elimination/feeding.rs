@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use kiln_train::device::{is_cpu, upload};
+use kiln_train::eval::Model;
 use kiln_train::metrics::deferred::DeferredMetrics;
 use kiln_train::metrics::{Span, SpanClock, host_sync};
 use kiln_train::train::feed::Group;
@@ -31,7 +32,7 @@ const LARGE_COPY: [f64; 2] = [1e-3, 1_000.0];
 ///
 /// # Errors
 /// If a batch cannot be made, or if the device fails.
-pub(super) fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
+pub(super) fn run<M: Model>(test: Test, subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     figures.num_workers = subject.config.loader.num_workers;
     Ok(Ok(match test {
         Test::Loader => loader(subject, figures)?,
@@ -43,7 +44,7 @@ pub(super) fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> R
 }
 
 /// Times batches of a step from `num_workers` threads that nobody else waits for.
-pub(super) fn load(subject: &Subject<'_>, num_workers: usize) -> Result<Pace> {
+pub(super) fn load<M: Model>(subject: &Subject<'_, M>, num_workers: usize) -> Result<Pace> {
     let mut loader = subject.loader(subject.window()?, num_workers)?;
     // Before the clock starts, the queue is full once and empty again.
     for _ in 0..num_workers * subject.config.loader.prefetch_factor {
@@ -60,7 +61,7 @@ pub(super) fn load(subject: &Subject<'_>, num_workers: usize) -> Result<Pace> {
     Ok(pace)
 }
 
-fn loader(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>> {
+fn loader<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Vec<Verdict>> {
     let n = subject.config.loader.num_workers;
     let pace = load(subject, n)?;
     figures.loader_ms = Some(pace.ms);
@@ -77,7 +78,7 @@ fn loader(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>> 
     }])
 }
 
-fn workers(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>> {
+fn workers<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Vec<Verdict>> {
     let mut found = Vec::new();
     for n in WORKERS {
         let pace = load(subject, n)?;
@@ -89,7 +90,7 @@ fn workers(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>>
     Ok(found)
 }
 
-fn uploads(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>> {
+fn uploads<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Vec<Verdict>> {
     let mut loader = subject.loader(subject.window()?, 0)?;
     let n = subject.effort.steps * subject.accumulated();
     let hosts = (0..n).map(|_| loader.next_batch()).collect::<kiln_data::Result<Vec<_>>>()?;
@@ -139,7 +140,7 @@ enum Feed<'a> {
 }
 
 /// Takes steps as the trainer does, and reads the metrics after every `log_every`th.
-fn train_loop(subject: &Subject<'_>, mut feed: Feed<'_>, log_every: u64) -> Result<Looped> {
+fn train_loop<M: Model>(subject: &Subject<'_, M>, mut feed: Feed<'_>, log_every: u64) -> Result<Looped> {
     let (mut state, mut captured) = (subject.state()?, subject.captured());
     let (mut clock, mut deferred) = (SpanClock::start(), DeferredMetrics::default());
     let (mut n_steps, mut timed_from, mut syncs) = (0, 0, 0);
@@ -187,9 +188,9 @@ fn train_loop(subject: &Subject<'_>, mut feed: Feed<'_>, log_every: u64) -> Resu
     })
 }
 
-fn step(
-    state: &mut TrainState,
-    captured: &mut CapturedSteps,
+fn step<M: Model>(
+    state: &mut TrainState<M>,
+    captured: &mut CapturedSteps<M>,
     group: &Group,
     clock: &mut SpanClock,
     deferred: &mut DeferredMetrics,
@@ -198,7 +199,7 @@ fn step(
     deferred.push(group.facts(state), measures);
 }
 
-fn deferred(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>> {
+fn deferred<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Vec<Verdict>> {
     let groups = subject.resident()?;
     let log_every = subject.config.train.log_every.max(1);
     let each = train_loop(subject, Feed::Resident(&groups), 1)?;
@@ -225,7 +226,7 @@ fn deferred(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>
     Ok(found)
 }
 
-fn real(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>> {
+fn real<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Vec<Verdict>> {
     let log_every = subject.config.train.log_every.max(1);
     let groups = subject.resident()?;
     let synthetic = train_loop(subject, Feed::Resident(&groups), log_every)?;

@@ -27,6 +27,7 @@ pub use checks::{Check, Limits, checks};
 pub use figures::{Cause, Figures, Padding, Together, bottleneck, causes, throttled};
 use kiln_train::config::Capture;
 use kiln_train::device::Telemetry;
+use kiln_train::eval::Model;
 pub use live::Growth;
 pub use subject::Subject;
 pub use verdict::{Found, Outcome, Test, Verdict};
@@ -54,7 +55,11 @@ pub enum Event<'a> {
 ///
 /// # Errors
 /// If a test cannot make a batch, if the device or another rank fails, or if a loss is not finite.
-pub fn diagnose(subject: &Subject<'_>, tests: &[Test], mut show: impl FnMut(Event<'_>)) -> Result<Diagnosis> {
+pub fn diagnose<M: Model>(
+    subject: &Subject<'_, M>,
+    tests: &[Test],
+    mut show: impl FnMut(Event<'_>),
+) -> Result<Diagnosis> {
     let installed = kiln_kernels::Settings::current();
     let _installed = subject.config.train.f32_products.within(installed).install();
     let mut figures = Figures {
@@ -87,7 +92,7 @@ pub fn diagnose(subject: &Subject<'_>, tests: &[Test], mut show: impl FnMut(Even
     Ok(Diagnosis { outcomes, figures })
 }
 
-fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
+fn run<M: Model>(test: Test, subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     if test.needs_ranks() && !subject.ranks.are_many() {
         return Ok(Err("needs several devices: add --devices 0,1".into()));
     }

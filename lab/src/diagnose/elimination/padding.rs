@@ -1,6 +1,7 @@
 //! Padding of an epoch, and what other settings of the loader would give back.
 
 use anyhow::Result;
+use kiln_train::eval::Model;
 
 use super::figures::{Figures, Padding};
 use super::subject::Subject;
@@ -11,7 +12,7 @@ use crate::diagnose::data_stats::{DataStats, better};
 ///
 /// # Errors
 /// If the token cache cannot be read.
-pub(super) fn run(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
+pub(super) fn run<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     if subject.config.data.cache_limit.is_some() {
         return Ok(Err("data.cache_limit packs rows in full: only the last one of a shard has padding".into()));
     }

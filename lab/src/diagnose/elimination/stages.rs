@@ -11,6 +11,7 @@ use kiln_data::{
     TextFormat,
 };
 use kiln_train::dataset::Vocabulary;
+use kiln_train::eval::Model;
 
 use super::feeding::load;
 use super::figures::Figures;
@@ -26,7 +27,7 @@ const SAMPLE_ROWS: usize = 2000;
 ///
 /// # Errors
 /// If a batch cannot be made.
-pub(super) fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
+pub(super) fn run<M: Model>(test: Test, subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     Ok(Ok(match test {
         Test::Stages => stages(subject, figures)?,
         _ => map(subject)?,
@@ -34,7 +35,7 @@ pub(super) fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> R
 }
 
 /// Makes batches of a step on this thread.
-fn collate(subject: &Subject<'_>, source: Arc<dyn BatchSource>) -> Result<Pace> {
+fn collate<M: Model>(subject: &Subject<'_, M>, source: Arc<dyn BatchSource>) -> Result<Pace> {
     let plan = source.plan(Order::Sequential);
     let (mut worker, mut batch) = (source.worker(), HostBatch::default());
     let each = subject.accumulated();
@@ -45,7 +46,7 @@ fn collate(subject: &Subject<'_>, source: Arc<dyn BatchSource>) -> Result<Pace> 
     Ok(pace)
 }
 
-fn stages(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>> {
+fn stages<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Vec<Verdict>> {
     let sample = Sample::of(subject)?;
     let (parse, tokenize) = (sample.parse_ms()?, sample.tokenize_ms(subject)?);
     let filled = collate(subject, subject.window()?)?;
@@ -75,7 +76,7 @@ struct Sample {
 }
 
 impl Sample {
-    fn of(subject: &Subject<'_>) -> Result<Self> {
+    fn of<M: Model>(subject: &Subject<'_, M>) -> Result<Self> {
         let mut loader = subject.loader(subject.window()?, 0)?;
         let (mut texts, mut n_rows, mut n_batches) = (Vec::new(), 0, 0);
         while n_batches < subject.effort.steps * subject.accumulated() {
@@ -145,7 +146,7 @@ impl Sample {
         }
     }
 
-    fn tokenize_ms(&self, subject: &Subject<'_>) -> Result<f64> {
+    fn tokenize_ms<M: Model>(&self, subject: &Subject<'_, M>) -> Result<f64> {
         let mut ids = Vec::new();
         match &subject.data.vocabulary {
             Vocabulary::Pairs(tokenizers) => self.time(|| {
@@ -170,7 +171,7 @@ impl Sample {
     }
 }
 
-fn map(subject: &Subject<'_>) -> Result<Vec<Verdict>> {
+fn map<M: Model>(subject: &Subject<'_, M>) -> Result<Vec<Verdict>> {
     let window = subject.window()?;
     // The first touch may read the disk.
     let plan = window.plan(Order::Sequential);

@@ -19,7 +19,7 @@ use super::watch::{Pace, pace, pace_loss, read};
 ///
 /// # Errors
 /// If the device fails, or if a loss is not finite.
-pub(super) fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
+pub(super) fn run<M: Model>(test: Test, subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     let groups = subject.resident()?;
     Ok(Ok(match test {
         Test::First => first(subject, &groups)?,
@@ -42,11 +42,11 @@ fn verdict(what: &str, pace: Pace, words: &str) -> Verdict {
 }
 
 /// Non-padding tokens of a group.
-fn tokens(group: &Group, state: &TrainState) -> u64 {
+fn tokens<M: Model>(group: &Group, state: &TrainState<M>) -> u64 {
     group.facts(state).tokens
 }
 
-fn inference(subject: &Subject<'_>, groups: &[Group]) -> Result<Verdict> {
+fn inference<M: Model>(subject: &Subject<'_, M>, groups: &[Group]) -> Result<Verdict> {
     let state = subject.state()?;
     let model = state.model.valid();
     let (pace, _) = pace_loss(&subject.device, subject.effort, |step| {
@@ -62,12 +62,12 @@ fn inference(subject: &Subject<'_>, groups: &[Group]) -> Result<Verdict> {
 }
 
 /// The batch with hidden tokens, for masked language modelling.
-fn masked(state: &TrainState, batch: &Batch, step: usize) -> Option<Batch> {
+fn masked<M: Model>(state: &TrainState<M>, batch: &Batch, step: usize) -> Option<Batch> {
     let masking = state.masking.as_ref()?;
     Some(masking.mask(batch, &DropoutStream::new(state.seed, step as u64, &state.device)))
 }
 
-fn forward(subject: &Subject<'_>, groups: &[Group]) -> Result<Pace> {
+fn forward<M: Model>(subject: &Subject<'_, M>, groups: &[Group]) -> Result<Pace> {
     let state = subject.state()?;
     let has_dropout = Model::has_dropout(&state.model);
     let loss = |batch: &Batch, step: usize| -> Tensor<1> {
@@ -93,7 +93,7 @@ fn without_graph(loss: Tensor<1>) -> Tensor<1> {
     value
 }
 
-fn forward_backward(subject: &Subject<'_>, groups: &[Group]) -> Result<Pace> {
+fn forward_backward<M: Model>(subject: &Subject<'_, M>, groups: &[Group]) -> Result<Pace> {
     let state = subject.state()?;
     let (pace, last) = pace(&subject.device, subject.effort, |step| {
         let (_, gradients) = group_gradients(&state, &groups[step].batches, 0);
@@ -111,14 +111,14 @@ fn forward_backward(subject: &Subject<'_>, groups: &[Group]) -> Result<Pace> {
 ///
 /// # Errors
 /// If the device fails, or if a loss is not finite.
-pub(super) fn train(subject: &Subject<'_>, state: &mut TrainState, groups: &[Group]) -> Result<Pace> {
+pub(super) fn train<M: Model>(subject: &Subject<'_, M>, state: &mut TrainState<M>, groups: &[Group]) -> Result<Pace> {
     let mut captured = subject.captured();
     let (pace, _) =
         pace_loss(&subject.device, subject.effort, |step| Ok(captured.step(state, &groups[step].batches).loss_sum))?;
     Ok(pace)
 }
 
-fn whole(subject: &Subject<'_>, groups: &[Group], figures: &mut Figures) -> Result<Vec<Verdict>> {
+fn whole<M: Model>(subject: &Subject<'_, M>, groups: &[Group], figures: &mut Figures) -> Result<Vec<Verdict>> {
     let mut state = subject.state()?;
     let pace = train(subject, &mut state, groups)?;
     (figures.step_ms, figures.host_ms) = (Some(pace.ms), Some(pace.host_ms));
@@ -139,7 +139,7 @@ fn whole(subject: &Subject<'_>, groups: &[Group], figures: &mut Figures) -> Resu
     Ok(found)
 }
 
-fn phases(subject: &Subject<'_>, groups: &[Group]) -> Result<Vec<Verdict>> {
+fn phases<M: Model>(subject: &Subject<'_, M>, groups: &[Group]) -> Result<Vec<Verdict>> {
     let forward = forward(subject, groups)?.ms;
     let both = forward_backward(subject, groups)?.ms;
     let mut state = subject.state()?;
@@ -158,7 +158,7 @@ fn phases(subject: &Subject<'_>, groups: &[Group]) -> Result<Vec<Verdict>> {
         .into())
 }
 
-fn first(subject: &Subject<'_>, groups: &[Group]) -> Result<Vec<Verdict>> {
+fn first<M: Model>(subject: &Subject<'_, M>, groups: &[Group]) -> Result<Vec<Verdict>> {
     let started = std::time::Instant::now();
     let mut state = subject.state()?;
     // As before a run: without it, the first steps compile their kernels themselves.

@@ -13,6 +13,7 @@ use kiln_model::ActivationCheckpointing;
 use kiln_ranks::Ranks;
 use kiln_train::config::{Capture, Config};
 use kiln_train::dataset::RunData;
+use kiln_train::eval::{Init, Model};
 use kiln_train::metrics::SpanClock;
 use kiln_train::train::feed::{Group, GroupFeed};
 use kiln_train::train::{CapturedSteps, TrainState};
@@ -20,7 +21,7 @@ use kiln_train::train::{CapturedSteps, TrainState};
 use crate::diagnose::measure::{Effort, Prepared};
 
 /// A run that is diagnosed.
-pub struct Subject<'a> {
+pub struct Subject<'a, M> {
     /// The configuration, with the sizes of its vocabularies.
     pub config: &'a Config,
     /// Its data.
@@ -41,14 +42,16 @@ pub struct Subject<'a> {
     pub effort: Effort,
     /// Steps of the test for leaks.
     pub leak_steps: usize,
+    /// How its model is made.
+    pub init: &'a Init<'a, M>,
 }
 
-impl Subject<'_> {
+impl<M: Model> Subject<'_, M> {
     /// Returns a state with initial weights.
     ///
     /// # Errors
     /// If the device fails.
-    pub fn state(&self) -> Result<TrainState> {
+    pub fn state(&self) -> Result<TrainState<M>> {
         self.state_in(self.dtype)
     }
 
@@ -56,10 +59,16 @@ impl Subject<'_> {
     ///
     /// # Errors
     /// If the device fails.
-    pub fn state_in(&self, dtype: FloatDType) -> Result<TrainState> {
+    pub fn state_in(&self, dtype: FloatDType) -> Result<TrainState<M>> {
         let Self { config, checkpointing, ref device, .. } = *self;
         let vocabulary = Some(&self.data.vocabulary);
-        Prepared { config, model: &config.model, vocabulary, checkpointing, dtype, device }.state()
+        Prepared { config, model: &config.model, vocabulary, checkpointing, dtype, device }.state(self.init)
+    }
+
+    /// Returns the parameters of the model.
+    pub(super) fn n_params(&self) -> u64 {
+        let parts = self.init.parts(&self.config.model, self.config.seed);
+        parts.iter().map(|part| part.n_params as u64).sum()
     }
 
     /// Returns whether steps are replayed: as early as possible, unless the configuration replays none.
@@ -68,7 +77,7 @@ impl Subject<'_> {
     }
 
     /// Returns steps that are replayed as in a long run.
-    pub fn captured(&self) -> CapturedSteps {
+    pub fn captured(&self) -> CapturedSteps<M> {
         CapturedSteps::new(self.capture(), &self.device)
     }
 

@@ -13,6 +13,7 @@ use kiln_model::ActivationCheckpointing;
 use kiln_ranks::{Link, Ranks, World, free_port};
 use kiln_train::config::{Config, presets};
 use kiln_train::dataset::RunData;
+use kiln_train::eval::Init;
 use tempfile::TempDir;
 
 use super::*;
@@ -22,6 +23,7 @@ struct Place {
     folder: TempDir,
     config: Config,
     data: RunData,
+    init: Init<'static, Transformer>,
 }
 
 impl Place {
@@ -42,7 +44,7 @@ impl Place {
         change(&mut config);
         let data = RunData::open(&config, folder.path(), None, &mut |_| {}).expect("data");
         data.vocabulary.complete(&mut config.model).expect("a vocabulary that fits");
-        Self { folder, config, data }
+        Self { folder, config, data, init: Init::transformer() }
     }
 
     fn numbers(change: impl FnOnce(&mut Config)) -> Self {
@@ -51,7 +53,7 @@ impl Place {
         Self::new(&(0..400).map(|n| (n.to_string(), target(n))).collect::<Vec<_>>(), change)
     }
 
-    fn subject(&self, steps: usize, repeats: usize) -> Subject<'_> {
+    fn subject(&self, steps: usize, repeats: usize) -> Subject<'_, Transformer> {
         let shapes = self.data.train.shapes();
         let largest = shapes.and_then(|shapes| shapes.into_keys().max_by_key(|shape| shape.padded_tokens()));
         Subject {
@@ -65,11 +67,12 @@ impl Place {
             ranks: Ranks::alone(),
             effort: Effort { steps, repeats, warm_up: 1 },
             leak_steps: 60,
+            init: &self.init,
         }
     }
 }
 
-fn found(subject: &Subject<'_>, tests: &[Test]) -> Diagnosis {
+fn found(subject: &Subject<'_, Transformer>, tests: &[Test]) -> Diagnosis {
     diagnose(subject, tests, |_| ()).expect("all tests run")
 }
 

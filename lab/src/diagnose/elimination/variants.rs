@@ -6,6 +6,7 @@ use kiln_data::Shape;
 use kiln_kernels::Settings;
 use kiln_train::config::{Capture, F32Products, Precision};
 use kiln_train::device::{compute_dtype, is_cpu, machine_of};
+use kiln_train::eval::Model;
 use kiln_train::run::need::Need;
 use kiln_train::train::feed::Group;
 use kiln_train::train::{CapturedSteps, train_step};
@@ -27,7 +28,7 @@ pub(super) const LARGER: usize = 4;
 ///
 /// # Errors
 /// If the device fails, or if ways of computing that must agree do not.
-pub(super) fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
+pub(super) fn run<M: Model>(test: Test, subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     match test {
         Test::Precision => precision(subject, figures),
         Test::Graphs => graphs(subject, figures),
@@ -36,7 +37,7 @@ pub(super) fn run(test: Test, subject: &Subject<'_>, figures: &mut Figures) -> R
     }
 }
 
-fn precision(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
+fn precision<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     let half = match subject.dtype {
         FloatDType::F32 if is_cpu(&subject.device) => Err("not on this device: a CPU computes in f32".to_owned()),
         FloatDType::F32 => compute_dtype(Precision::Bf16, &subject.device)
@@ -66,12 +67,12 @@ fn precision(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
     ]))
 }
 
-fn graphs(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
+fn graphs<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     if is_cpu(&subject.device) {
         return Ok(Err("not on this device: a CPU has no CUDA graphs".into()));
     }
     let groups = subject.resident()?;
-    let train = |mode| -> Result<(Vec<f64>, Pace, CapturedSteps)> {
+    let train = |mode| -> Result<(Vec<f64>, Pace, CapturedSteps<M>)> {
         let (mut state, mut captured) = (subject.state()?, CapturedSteps::new(mode, &subject.device));
         let mut losses = Vec::new();
         // The fourth time, a shape is recorded.
@@ -105,7 +106,7 @@ fn graphs(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
     ]))
 }
 
-fn fused(subject: &Subject<'_>, figures: &mut Figures) -> Result<Vec<Verdict>> {
+fn fused<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Vec<Verdict>> {
     let groups = subject.resident()?;
     let train = |reference_operators| -> Result<(Vec<f64>, Pace)> {
         let _installed = Settings { reference_operators, ..Settings::current() }.install();
@@ -146,7 +147,7 @@ fn difference(found: &[f64], wanted: &[f64]) -> f64 {
     crate::diagnose::largest(found.iter().zip(wanted).map(|(found, wanted)| (found / wanted - 1.0).abs()))
 }
 
-fn batch(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
+fn batch<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     let shapes: Vec<Shape> = subject.resident()?.iter().flat_map(|group| group.shapes().collect::<Vec<_>>()).collect();
     let rows = shapes.iter().map(|shape| shape.batch_size).sum::<usize>() / shapes.len().max(1);
     let len = shapes.iter().map(|shape| shape.source_len.max(shape.target_len)).max().context("a batch")?;
@@ -165,7 +166,7 @@ fn batch(subject: &Subject<'_>, figures: &mut Figures) -> Result<Found> {
         let tokens = batches.iter().map(effective_tokens).sum::<u64>() as f64 / batches.len() as f64;
         let (config, model, checkpointing) = (&workload.config, &workload.model, subject.checkpointing);
         let (vocabulary, dtype, device) = (None, subject.dtype, &subject.device);
-        let state = Prepared { config, model, vocabulary, checkpointing, dtype, device }.state()?;
+        let state = Prepared { config, model, vocabulary, checkpointing, dtype, device }.state(subject.init)?;
         let mut stepper = Stepper::new(state, batches, subject.capture());
         let (pace, _) = pace_loss(device, subject.effort, |_| Ok(stepper.step(1).loss_sum))?;
         drop(stepper);

@@ -5,8 +5,9 @@ use burn::tensor::{Device, FloatDType};
 use kiln_model::{ActivationCheckpointing, TransformerConfig};
 use kiln_train::config::Config;
 use kiln_train::dataset::Vocabulary;
-use kiln_train::eval::{Hiding, Masking};
-use kiln_train::train::TrainState;
+use kiln_train::eval::{Hiding, Init, Masking, Model};
+use kiln_train::optim::Groups;
+use kiln_train::train::{Start, TrainState};
 
 /// What is prepared: a model with initial weights and its optimizer, in one dtype on one device.
 #[derive(Debug, Clone, Copy)]
@@ -23,15 +24,17 @@ pub(crate) struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
-    /// Returns the state before the first step.
+    /// Returns the state before the first step of the model that `init` makes.
     ///
     /// # Errors
     /// If the device fails, or if the configuration does not fit the model.
-    pub(crate) fn state(self) -> Result<TrainState> {
+    pub(crate) fn state<M: Model>(self, init: &Init<'_, M>) -> Result<TrainState<M>> {
         let Self { config, model, vocabulary, checkpointing, dtype, device } = self;
-        let mut state = TrainState::new(config, model, dtype, device)?.with_checkpointing(checkpointing)?;
+        let start = Start { config, groups: &Groups::of(config, dtype), dtype };
+        let module = init.make(model, config.seed, device);
+        let mut state = TrainState::begin(start, model, module)?.with_checkpointing(checkpointing)?;
         if let Some(vocabulary) = vocabulary {
-            state.masking = Masking::of(config, vocabulary)?;
+            state.masking = if M::HIDES_TOKENS { Masking::of(config, vocabulary)? } else { None };
             state.hiding = Hiding::of(config, vocabulary)?;
         }
         Ok(state)

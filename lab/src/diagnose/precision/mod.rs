@@ -10,6 +10,7 @@ use kiln_model::{ActivationCheckpointing, Batch};
 use kiln_train::config::{Config, NonFinite, Precision};
 use kiln_train::dataset::RunData;
 use kiln_train::device::{compute_dtype, reserved_bytes, upload};
+use kiln_train::eval::{Init, Model};
 use kiln_train::metrics::deferred::DeferredMetrics;
 use kiln_train::metrics::{Round, SpanClock, StepMetrics};
 use kiln_train::train::feed::GroupFeed;
@@ -53,7 +54,14 @@ impl Trial {
 ///
 /// # Errors
 /// If the device does not support the precision, or fails.
-pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64, device: &Device) -> Result<Trial> {
+pub fn trial<M: Model>(
+    config: &Config,
+    init: &Init<'_, M>,
+    data: &RunData,
+    precision: Precision,
+    n_steps: u64,
+    device: &Device,
+) -> Result<Trial> {
     ensure!(n_steps > 1, "an audit takes at least two steps");
     let dtype = compute_dtype(precision, device)?;
 
@@ -61,7 +69,7 @@ pub fn trial(config: &Config, data: &RunData, precision: Precision, n_steps: u64
     // The audit counts non-finite steps; it does not stop at them.
     config.train.non_finite = NonFinite::Skip;
     let (model, vocabulary, checkpointing) = (&config.model, Some(&data.vocabulary), ActivationCheckpointing::Off);
-    let mut state = Prepared { config: &config, model, vocabulary, checkpointing, dtype, device }.state()?;
+    let mut state = Prepared { config: &config, model, vocabulary, checkpointing, dtype, device }.state(init)?;
 
     let inline = LoaderConfig { num_workers: 0, ..config.loader.clone() };
     let host = Loader::new(data.train.clone(), &inline, config.seed, Position::default())?.next_batch()?;
@@ -140,14 +148,21 @@ pub struct Audit {
 ///
 /// # Errors
 /// If the device does not support the precision, or fails.
-pub fn audit(config: &Config, data: &RunData, precision: Precision, n_steps: u64, device: &Device) -> Result<Audit> {
+pub fn audit<M: Model>(
+    config: &Config,
+    init: &Init<'_, M>,
+    data: &RunData,
+    precision: Precision,
+    n_steps: u64,
+    device: &Device,
+) -> Result<Audit> {
     let dtype = compute_dtype(precision, device)?;
     let probes = probes::of_operators(dtype, device)?;
     let ids_are_exact = probes::ids_are_exact(dtype, device)?;
     // First, because memory that the allocator reserved for f32 would count for both.
-    let asked = trial(config, data, precision, n_steps, device)?;
+    let asked = trial(config, init, data, precision, n_steps, device)?;
     device.clone().inner().memory_cleanup();
-    let reference = trial(config, data, Precision::F32, n_steps, device)?;
+    let reference = trial(config, init, data, Precision::F32, n_steps, device)?;
     Ok(Audit { reference, asked, probes, ids_are_exact })
 }
 
@@ -213,7 +228,7 @@ mod tests {
         change(&mut config);
         let data = RunData::open(&config, dir.path(), None, &mut |_| {}).expect("data");
         data.vocabulary.complete(&mut config.model).expect("a model that fits");
-        audit(&config, &data, precision, 12, &Device::flex()).expect("the CPU trains")
+        audit(&config, &Init::transformer(), &data, precision, 12, &Device::flex()).expect("the CPU trains")
     }
 
     #[test]

@@ -18,9 +18,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Result, ensure};
 use kiln_kernels::calls::Call;
 use kiln_metrics::units::thousands;
-use kiln_model::flops::n_params;
 use kiln_ranks::Ranks;
 use kiln_train::device::{device_name, is_cpu};
+use kiln_train::eval::{Init, Model};
 use kiln_train::metrics::Span;
 use kiln_train::run::{Rehearsal, Run};
 use serde::{Deserialize, Serialize};
@@ -179,11 +179,11 @@ pub struct HostRow {
 ///
 /// # Errors
 /// If the data cannot be used, a batch does not fit into memory, the device or another rank fails, or a loss is not finite.
-pub fn take(run: &Run, schedule: Schedule, ranks: &Ranks) -> Result<(Profile, Trace)> {
+pub fn take<M: Model>(run: &Run, init: &Init<'_, M>, schedule: Schedule, ranks: &Ranks) -> Result<(Profile, Trace)> {
     ensure!(schedule.steps > 0, "--steps 0: there is nothing to look at; give at least 1");
     let device = run.options.device.open()?;
     let watched = (!is_cpu(&device)).then(Watching::start);
-    let mut rehearsal = run.rehearsal(ranks)?;
+    let mut rehearsal = run.rehearsal(ranks, init)?;
     let roofs = Roofs::of(&device, rehearsal.plan.dtype)?;
     let recording = Recording::take(&mut rehearsal, schedule.warm_up, schedule.steps, watched)?;
 
@@ -203,7 +203,7 @@ pub fn take(run: &Run, schedule: Schedule, ranks: &Ranks) -> Result<(Profile, Tr
     Ok((profile, Trace::of_ranks(traces)))
 }
 
-fn of(recording: &Recording, rehearsal: &Rehearsal, schedule: Schedule, roofs: Roofs) -> Profile {
+fn of<M: Model>(recording: &Recording, rehearsal: &Rehearsal<M>, schedule: Schedule, roofs: Roofs) -> Profile {
     let (secs, state) = (recording.secs(), rehearsal.trainer.state());
     let facts = || recording.rehearsed.results.iter().map(|step| &step.facts);
     let [tokens, positions] =
@@ -212,7 +212,7 @@ fn of(recording: &Recording, rehearsal: &Rehearsal, schedule: Schedule, roofs: R
     Profile {
         schema: SCHEMA,
         kiln: env!("CARGO_PKG_VERSION").into(),
-        model: format!("{} parameters", thousands(n_params(&rehearsal.config.model).total() as f64)),
+        model: format!("{} parameters", thousands(state.optimizer.table().n_params() as f64)),
         device: device_name(&state.device),
         dtype: dtype_name(rehearsal.plan.dtype),
         warm_up: schedule.warm_up,
@@ -257,7 +257,7 @@ impl Profile {
 }
 
 impl RankRow {
-    fn of(recording: &Recording, profile: &Profile) -> Self {
+    fn of<M: Model>(recording: &Recording, profile: &Profile) -> Self {
         let in_spans = || {
             let exchanges = recording.spans.iter().filter(|span| EXCHANGES.contains(&span.name));
             exchanges.map(|span| (span.ended - span.started).as_secs_f64()).sum()

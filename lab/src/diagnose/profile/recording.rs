@@ -8,6 +8,7 @@ use burn::tensor::Device;
 use kiln_data::jobs::{self, JobTime};
 use kiln_kernels::calls::{self, Call, Watch};
 use kiln_train::device::{is_cpu, live_bytes};
+use kiln_train::eval::Model;
 use kiln_train::metrics::timeline::{self, TimedSpan};
 use kiln_train::run::Rehearsal;
 use kiln_train::train::Rehearsed;
@@ -48,8 +49,8 @@ impl Recording {
     ///
     /// # Errors
     /// If data cannot be read, the device fails, or a loss is not finite.
-    pub(super) fn take(
-        rehearsal: &mut Rehearsal,
+    pub(super) fn take<M: Model>(
+        rehearsal: &mut Rehearsal<M>,
         n_before: u64,
         n_steps: u64,
         watched: Option<Result<Watching, String>>,
@@ -145,7 +146,7 @@ impl Recording {
 }
 
 impl MemoryStep {
-    fn take(rehearsal: &mut Rehearsal, device: &Device) -> Result<Self> {
+    fn take<M: Model>(rehearsal: &mut Rehearsal<M>, device: &Device) -> Result<Self> {
         let mut began = None;
         let begin = || {
             began = live_bytes(device).map(|bytes| (Instant::now(), bytes));

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 pub use batches::effective_tokens;
 use kiln_train::config::{Config, OptimConfig, Resolved, Schedule, Sources, resolve};
+use kiln_train::eval::{Init, Model};
 use kiln_train::train::TrainState;
 pub use named::NAMES;
 
@@ -129,15 +130,19 @@ impl Workload {
         }
 
         if self.title.is_empty() || rows.is_some() || len.is_some() {
-            let shape = if self.is_pairs() {
-                format!("{} x ({1} + {1}) padded", self.batch_size, self.seq_len)
-            } else {
-                format!("{} x {}", self.batch_size, self.seq_len)
-            };
-            let millions = n_params(&self.model).total() as f64 / 1e6;
-            self.title = format!("{}, {millions:.1} M parameters, {shape}", self.name);
+            self.describe(n_params(&self.model).total());
         }
         Ok(())
+    }
+
+    /// Describes a model with so many parameters and the shape of its batches.
+    pub fn describe(&mut self, n_params: u64) {
+        let shape = if self.is_pairs() {
+            format!("{} x ({1} + {1}) padded", self.batch_size, self.seq_len)
+        } else {
+            format!("{} x {}", self.batch_size, self.seq_len)
+        };
+        self.title = format!("{}, {:.1} M parameters, {shape}", self.name, n_params as f64 / 1e6);
     }
 
     /// Whether nothing was changed since [`Self::named`].
@@ -194,13 +199,13 @@ impl Workload {
         self.config.train.activation_checkpointing.chosen().unwrap_or_default()
     }
 
-    /// Returns the model with initial weights and its optimizer.
+    /// Returns the model that `init` makes, with initial weights and its optimizer.
     ///
     /// # Errors
     /// If the device fails.
-    pub fn state(&self, dtype: FloatDType, device: &Device) -> Result<TrainState> {
+    pub fn state<M: Model>(&self, init: &Init<'_, M>, dtype: FloatDType, device: &Device) -> Result<TrainState<M>> {
         let (config, model, checkpointing) = (&self.config, &self.model, self.checkpointing());
-        Prepared { config, model, vocabulary: None, checkpointing, dtype, device }.state()
+        Prepared { config, model, vocabulary: None, checkpointing, dtype, device }.state(init)
     }
 
     /// Makes operators compute as the configuration says: kernels in this process, products of f32 on this thread until the guard is
