@@ -98,7 +98,7 @@ mod tests {
     /// Saved configurations and checkpoints have these names.
     #[test]
     fn names_are_spelled_as_in_saved_configurations() {
-        let names = ["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"];
+        let names = ["relu", "gelu", "gelu_tanh", "silu", "relu_squared", "swiglu", "geglu"];
         let found: Vec<String> =
             FeedForwardActivation::all().map(|a| serde_json::to_string(&a).expect("a name")).collect();
         assert_eq!(found, names.map(|name| format!("\"{name}\"")));
@@ -114,6 +114,8 @@ mod tests {
         let error =
             serde_json::from_str::<FeedForwardActivation>("\"mish\"").expect_err("not an activation").to_string();
         assert!(error.contains("unknown variant `mish`"), "{error}");
-        assert!(error.contains("`gelu_tanh`, `silu`, `swiglu`, `geglu`"), "{error}");
+        for activation in FeedForwardActivation::all() {
+            assert!(error.contains(&format!("`{}`", activation.name())), "{error}");
+        }
     }
 }
