@@ -90,7 +90,9 @@ fn a_program_measures_its_own_model() {
 #[test]
 fn commands_for_transformers_and_named_workloads_are_refused_in_words() {
     let (Some(program), place) = (program(), Workplace::new()) else { return };
-    for arguments in [&["generate", "runs/own", "--prompt", "a"][..], &["export", "runs/own"], &["bench", "gpt"], &["bench"]] {
+    for arguments in
+        [&["generate", "runs/own", "--prompt", "a"][..], &["export", "runs/own"], &["bench", "gpt"], &["bench"]]
+    {
         let ran = run(&place, &program, arguments);
         assert!(ran.code == 2 && ran.stderr.contains("a model of its own"), "{arguments:?}: {}", ran.stderr);
     }

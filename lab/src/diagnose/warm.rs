@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use kiln_kernels::compilation::{AheadError, KernelCount, kernel_count};
 use kiln_train::config::Capture;

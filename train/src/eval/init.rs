@@ -8,6 +8,9 @@ use kiln_model::{Transformer, TransformerConfig};
 use super::model::Model;
 use crate::optim::ParamTable;
 
+/// Returns a model, given its shape, a seed and a device that tracks gradients.
+type Make<'a, M> = dyn Fn(&TransformerConfig, u64, &Device) -> M + 'a;
+
 /// A part of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
@@ -19,7 +22,7 @@ pub struct Part {
 
 /// Makes the model of a run: Kiln's [`Transformer`], or the model of a program.
 pub struct Init<'a, M> {
-    make: Box<dyn Fn(&TransformerConfig, u64, &Device) -> M + 'a>,
+    make: Box<Make<'a, M>>,
     is_own: bool,
 }
 

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use burn::module::Module;
 use burn::tensor::Device;
 use kiln_data::built_in::numbers;
 use kiln_data::{

@@ -12,7 +12,6 @@ use super::folder::write_config;
 use super::leftovers::Leftovers;
 use super::lock::RunLock;
 use super::prepare::Prepared;
-use crate::checkpoint::Resume;
 use crate::config::{Config, F32Products, Kernels, Precision};
 use crate::dataset::RunData;
 use crate::device::{device_name, is_cpu, plain_hint, take_kernel_notes};

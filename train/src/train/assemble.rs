@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use burn::tensor::Device;
 use kiln_data::{BatchSource, Loader, Rank};
 use kiln_kernels::Settings;
 use kiln_metrics::units::thousands;

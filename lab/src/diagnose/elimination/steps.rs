@@ -1,7 +1,6 @@
 //! Parts of a step on batches that are already on the device: inference, forward, forward and backward, the whole step.
 
 use anyhow::{Context, Result};
-use burn::module::Module;
 use burn::tensor::{FloatDType, Tensor};
 use kiln_model::{Batch, DropoutStream};
 use kiln_train::device::{is_cpu, peak_flops_per_sec};

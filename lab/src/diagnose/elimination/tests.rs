@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use kiln_data::{BatchSource, BatchWorker, EpochPlan, HostBatch, Order, Shape};
-use kiln_model::ActivationCheckpointing;
+use kiln_model::{ActivationCheckpointing, Transformer};
 use kiln_ranks::{Link, Ranks, World, free_port};
 use kiln_train::config::{Config, presets};
 use kiln_train::dataset::RunData;
@@ -23,7 +23,6 @@ struct Place {
     folder: TempDir,
     config: Config,
     data: RunData,
-    init: Init<'static, Transformer>,
 }
 
 impl Place {
@@ -44,7 +43,7 @@ impl Place {
         change(&mut config);
         let data = RunData::open(&config, folder.path(), None, &mut |_| {}).expect("data");
         data.vocabulary.complete(&mut config.model).expect("a vocabulary that fits");
-        Self { folder, config, data, init: Init::transformer() }
+        Self { folder, config, data }
     }
 
     fn numbers(change: impl FnOnce(&mut Config)) -> Self {
@@ -67,7 +66,7 @@ impl Place {
             ranks: Ranks::alone(),
             effort: Effort { steps, repeats, warm_up: 1 },
             leak_steps: 60,
-            init: &self.init,
+            init: Box::leak(Box::new(Init::transformer())),
         }
     }
 }

@@ -257,7 +257,7 @@ impl Profile {
 }
 
 impl RankRow {
-    fn of<M: Model>(recording: &Recording, profile: &Profile) -> Self {
+    fn of(recording: &Recording, profile: &Profile) -> Self {
         let in_spans = || {
             let exchanges = recording.spans.iter().filter(|span| EXCHANGES.contains(&span.name));
             exchanges.map(|span| (span.ended - span.started).as_secs_f64()).sum()

@@ -10,14 +10,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use burn::tensor::FloatDType;
+use kiln_data::files::replace::replace_file;
 use kiln_data::{BatchLayout, BatchSource, HostBatch, Loader, LoaderConfig, Position, Rank};
 use serde::Serialize;
 
 use crate::checkpoint::named_tensors;
 use crate::config::Config;
 #[cfg(doc)]
-use kiln_data::files::replace::replace_file;
-
 use crate::config::NonFinite;
 use crate::device::upload;
 use crate::eval::Model;
