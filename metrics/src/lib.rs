@@ -13,8 +13,8 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `units` numbers for people · `hardware` memory, GPUs and the machine · `sources` losses and tokens of a mixture · `span` where the time of the training thread went · `validation` a validation |
-//! | 1 | `outliers` steps far from those before · `throughput` tokens per second |
+//! | 0 | `units` numbers for people · `hardware` memory, GPUs and the machine · `span` where the time of the training thread went · `validation` a validation |
+//! | 1 | `sources` losses and tokens of a mixture · `outliers` steps far from those before · `throughput` tokens per second |
 //! | 2 | `logging` console, JSON lines, TensorBoard, MLflow |
 
 mod hardware;

@@ -82,7 +82,7 @@ fn a_program_measures_its_own_model() {
     let has = |name: &str| operators.iter().any(|row| row["name"].as_str().is_some_and(|found| found.contains(name)));
     assert!(has("embedding") && !has("attention"), "{operators:?}");
 
-    let tests = "inference,forward,phases,whole,fused,live,peak,real";
+    let tests = "inference,forward,backward,step,phases,fused,live,peak,real";
     let diagnosis = of_run(&["diagnose", "--steps", "2", "--repeats", "2", "--leak-steps", "60", "--only", tests]);
     assert!(diagnosis.contains("inference") && diagnosis.contains("peak of the memory"), "{diagnosis}");
 }
@@ -90,9 +90,12 @@ fn a_program_measures_its_own_model() {
 #[test]
 fn commands_for_transformers_and_named_workloads_are_refused_in_words() {
     let (Some(program), place) = (program(), Workplace::new()) else { return };
-    for arguments in
-        [&["generate", "runs/own", "--prompt", "a"][..], &["export", "runs/own"], &["bench", "gpt"], &["bench"]]
-    {
+    for arguments in [
+        &["generate", "runs/own", "--prompt", "a"][..],
+        &["export", "runs/own", "model"],
+        &["bench", "gpt"],
+        &["bench"],
+    ] {
         let ran = run(&place, &program, arguments);
         assert!(ran.code == 2 && ran.stderr.contains("a model of its own"), "{arguments:?}: {}", ran.stderr);
     }

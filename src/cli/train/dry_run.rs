@@ -26,7 +26,7 @@ pub(super) fn print<M: Model>(run: &Run, resume: bool, show_config: bool, init: 
     run.refuse_other_rows(resume)?;
     run.refuse_random_weights()?;
     let survey = run.survey(resume)?;
-    // Its weights are those of a Transformer.
+    // What is checked are the weights of a Transformer.
     let about_start = if resume || init.is_own() { Vec::new() } else { run.check_start(&survey)? };
     let (config, data, plan) = (&survey.config, &survey.data, &survey.plan);
 

@@ -8,9 +8,11 @@ use kiln_kernels::{is_cuda, product_kernels};
 use kiln_metrics::logging::{Extent, Logging};
 use kiln_model::{Transformer, TransformerConfig};
 
+use super::Run;
 use super::folder::write_config;
 use super::leftovers::Leftovers;
 use super::lock::RunLock;
+use super::plan::Plan;
 use super::prepare::Prepared;
 use crate::config::{Config, F32Products, Kernels, Precision};
 use crate::dataset::RunData;
@@ -55,14 +57,7 @@ impl Prepared {
     #[doc(hidden)]
     pub fn start_as<M: Model>(self, signals: Signals, init: &Init<'_, M>) -> Result<Session<M>> {
         let Self { lock, leftovers, run, plan, config, device, ranks, data, weights, resume, began } = self;
-        let folder = run.dir.display();
-        // The plan knows the size of Kiln's model only.
-        let model_lines = if init.is_own() {
-            vec![format!("training on {}; run folder {folder}", plan.device)]
-        } else {
-            plan.check_memory(run.options.auto_micro_batch)?;
-            vec![format!("training {}; run folder {folder}", plan.model_line()), plan.memory_line()]
-        };
+        let model_lines = model_lines(&plan, &run, init.is_own())?;
         config.check_figure(M::FIGURES)?;
         let computes_on_cpu = is_cpu(&device);
         let start_step = resume.as_ref().map_or(0, |resume| resume.snapshot.state.step);
@@ -136,6 +131,16 @@ impl Prepared {
         }
         Ok(Session { trainer, leftovers, _lock: lock })
     }
+}
+
+/// Says what is trained. Refuses a largest batch that does not fit; the plan knows this of Kiln's own model only.
+fn model_lines(plan: &Plan, run: &Run, is_own: bool) -> Result<Vec<String>> {
+    let folder = run.dir.display();
+    if is_own {
+        return Ok(vec![format!("training on {}; run folder {folder}", plan.device)]);
+    }
+    plan.check_memory(run.options.auto_micro_batch)?;
+    Ok(vec![format!("training {}; run folder {folder}", plan.model_line()), plan.memory_line()])
 }
 
 impl<M: Model> Session<M> {
