@@ -105,7 +105,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     let lacking = |lines: &[String]| tokenizer.lacking_in(lines);
     chunks.for_each(&mut io::stdin().lock(), lacking, |lines, n_done| {
         let labels = &run.config.data.labels;
-        if n_done == 0 && !args.jsonl && !typed {
+        if n_done == 0 && args.jsonl {
+            other_input::check_rows(lines, &args.run)?;
+        } else if n_done == 0 && !typed {
             other_input::check_lines(lines, &args.run, task, labels)?;
         }
         let parse = |(number, line): (usize, &String)| match args.jsonl {

@@ -53,7 +53,12 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     print_table("configuration", &keys(&runs), runs.len());
     print_table("validation", &validations(&runs), runs.len());
-    if let Some(hint) = hint(&runs) {
+    if !RunRecord::have_one_validation(&runs) {
+        stdout_line!(
+            "The validation texts differ: neither losses nor scores can be compared. kiln evaluate RUN --data FILE scores each run \
+             on one text."
+        );
+    } else if let Some(hint) = hint(&runs) {
         stdout_line!("{hint}");
     }
     print_losses(&found, runs.len(), RunRecord::have_one_vocabulary(&runs));

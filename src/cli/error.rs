@@ -26,16 +26,21 @@ pub(super) struct NotUtf8 {
     pub(super) byte: usize,
     /// Numbers of further lines of the same chunk.
     pub(super) others: Vec<usize>,
+    /// Whether its bytes look like UTF-16.
+    pub(super) is_utf16: bool,
 }
 
 impl std::error::Error for NotUtf8 {}
 
 impl fmt::Display for NotUtf8 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, line, byte, others } = self;
+        let Self { name, line, byte, others, is_utf16 } = self;
         write!(f, "line {line} of {name} is not UTF-8 (at its byte {byte})")?;
         if !others.is_empty() {
             write!(f, "; further lines that are not: {}", first_few(others))?;
+        }
+        if *is_utf16 {
+            return f.write_str("; it seems to be UTF-16: convert the input first, with iconv -f utf-16 -t utf-8");
         }
         f.write_str(
             "; convert the input first, for example with iconv -f latin1 -t utf-8; if its other lines are UTF-8, correct these, or leave \

@@ -161,6 +161,7 @@ fn gguf_file(args: &Args, run: &TrainedModel) -> Result<()> {
     let Some(tokenizer) = run.vocabulary.text().filter(|_| traits_of(run.config.task).continues_text) else {
         return Err(Usage("a GGUF file is for models that continue text (task = \"lm\")".into()).into());
     };
+    generation::note_spelled_end_for_llama(run, tokenizer);
     let model = exported(run)?;
     let family = model.family;
     let json: Value = serde_json::from_str(tokenizer.json()).with_context(context)?;
@@ -331,6 +332,8 @@ fn tokenizer_config(
         config.insert("pad_token".to_owned(), json!(token));
         config.remove("add_bos_token");
     }
+    // Longer texts are cut where a program asks for it, as Kiln cuts texts with classes.
+    config.entry("model_max_length").or_insert_with(|| json!(run.model.max_positions - run.model.prompt_tokens));
     config.extend(published);
     pairs::name_padding(&mut config, padding.is_some(), model);
     published::name_inputs(model, &mut config);

@@ -41,7 +41,7 @@ pub(super) struct Args {
     misplaced: Vec<String>,
 
     /// Text to continue; may be repeated [default: each line of stdin]
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Vec<String>,
 
     /// File with one prompt per line

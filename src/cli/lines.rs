@@ -112,7 +112,8 @@ pub(super) fn read_lines(input: &mut impl BufRead, name: &str, n: usize, n_befor
             (Err(_), Some(wrong)) => wrong.others.push(number),
             (Err(error), none) => {
                 let byte = error.valid_up_to() + 1;
-                *none = Some(NotUtf8 { name: name.into(), line: number, byte, others: Vec::new() });
+                let is_utf16 = line.starts_with(&[0xff, 0xfe]) || line.starts_with(&[0xfe, 0xff]);
+                *none = Some(NotUtf8 { name: name.into(), line: number, byte, others: Vec::new(), is_utf16 });
             }
         }
     }

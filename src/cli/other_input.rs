@@ -28,6 +28,8 @@ pub(super) fn check_names(texts: &[String], run: &Path) -> Result<(), Usage> {
     let (file, run) = (Path::new(text), shell_path(run));
     let word = shell_path(file);
     let way = match FileFormat::by_name(file).map(FileFormat::name) {
+        Some("jsonl") if first_line(file).is_some_and(|line| is_array(&line)) => as_lines_of_array(&run, Some(&word)),
+        Some("conll" | "conllu") => as_sentences(&run, Some(&word), first_line_of_words(file).as_deref()),
         Some("jsonl") => format!("kiln classify {run} --jsonl < {word} reads its rows"),
         Some("csv" | "tsv") => as_rows(&run, Some(&word), delimiter_of(&first_line(file).unwrap_or_default())),
         Some(_) => format!("make JSON lines of its rows, which kiln classify {run} --jsonl reads from stdin"),
@@ -58,6 +60,14 @@ pub(super) fn check_lines(lines: &[String], run: &Path, task: Task, labels: &Lab
         return Ok(());
     }
 
+    if is_array(first) {
+        return check_rows(lines, Path::new(&run));
+    }
+    if traits_of(task).classes == Some(Classes::OfWords) && is_conll(lines) {
+        let row = lines.iter().find(|line| !line.trim().is_empty() && !line.starts_with('#')).map(String::as_str);
+        return Err(Usage(format!("stdin has a word per line, in columns: {}", as_sentences(&run, None, row))));
+    }
+
     let delimiter = delimiter_of(first);
     let names = cells(first, delimiter);
     let wanted = field(task, labels);
@@ -74,6 +84,65 @@ pub(super) fn check_lines(lines: &[String], run: &Path, task: Task, labels: &Lab
         );
     }
     Ok(())
+}
+
+/// Refuses an array in place of JSON lines.
+///
+/// # Errors
+/// If the first line begins one.
+pub(super) fn check_rows(lines: &[String], run: &Path) -> Result<(), Usage> {
+    match lines.iter().find(|line| !line.trim().is_empty()) {
+        Some(first) if is_array(first) => {
+            Err(Usage(format!("stdin is a JSON array: {}", as_lines_of_array(&shell_path(run), None))))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a text begins with an array of objects.
+fn is_array(text: &str) -> bool {
+    let inner = text.trim_start_matches('\u{feff}').trim().strip_prefix('[');
+    inner.is_some_and(|inner| inner.trim_start().is_empty() || inner.trim_start().starts_with('{'))
+}
+
+/// Returns the command that passes the objects of an array on as JSON lines.
+fn as_lines_of_array(run: &str, file: Option<&str>) -> String {
+    let from = file.map_or(String::new(), |file| format!(" < {file}"));
+    format!(
+        "its objects as JSON lines are read with --jsonl: python3 -c 'import json; [print(json.dumps(row)) for row in json.load(open(0))]'{from} \
+         | kiln classify {run} --jsonl"
+    )
+}
+
+/// Whether lines have a word each, in columns, as CoNLL files do.
+fn is_conll(lines: &[String]) -> bool {
+    let has_words = |line: &&String| !line.trim().is_empty() && !line.starts_with('#');
+    let words: Vec<usize> = lines.iter().filter(has_words).map(|line| line.matches('\t').count()).collect();
+    let Some(n) = words.first().copied().filter(|n| *n > 0) else { return false };
+    let has_ends = lines.iter().any(|line| line.trim().is_empty()) || lines.iter().any(|line| line.starts_with("# "));
+    words.len() >= FEWEST_LINES && has_ends && words.iter().all(|found| *found == n)
+}
+
+/// Returns the command that passes the words of a CoNLL file on, a sentence per line. `row` is the first line with a word.
+fn as_sentences(run: &str, file: Option<&str>, row: Option<&str>) -> String {
+    let is_numbered = row.is_some_and(|row| row.split('\t').count() == 10);
+    let (word, wanted) = if is_numbered { ("$2", "/^[0-9]+\\t/") } else { ("$1", "NF && !/^#/") };
+    let from = file.map_or(String::new(), |file| format!(" {file}"));
+    format!(
+        "its sentences are read from lines: awk -F '[\\t ]' '{wanted} {{ printf \"%s \", {word} }} !NF {{ print \"\" }}'{from} | kiln classify {run}"
+    )
+}
+
+fn first_line_of_words(file: &Path) -> Option<String> {
+    let (mut input, mut line) = (BufReader::new(open_file(file).ok()?), Vec::new());
+    while read_line(&mut input, &mut line, MOST_BYTES).ok()? {
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        if !text.is_empty() && !text.starts_with('#') {
+            return Some(text);
+        }
+        line.clear();
+    }
+    None
 }
 
 /// Returns the field of a row that the model reads first.

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use kiln_data::PairTokenizers;
-use kiln_metrics::logging::print::results;
+use kiln_metrics::logging::print::{results, stderr_line};
 use kiln_ranks::{Phase, Ranks};
+use kiln_train::dataset::mix::missing_tags_in;
 use kiln_train::device::DeviceChoice;
 use kiln_train::generate::{GenerateError, Hypothesis, TokenScore, Translator};
 use kiln_train::run::{TrainedModel, compare_use};
@@ -123,6 +124,10 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     let lacking = |lines: &[String]| tokenizers.lacking_in_sources(lines);
     ranks.enter(Phase::Input);
     chunks.for_each(&mut input, lacking, |lines, n_done| {
+        if n_done == 0 {
+            let sources = lines.iter().map(String::as_str).filter(|line| !line.trim().is_empty());
+            missing_tags_in(&run.config, sources).iter().for_each(|note| stderr_line!("{note}"));
+        }
         work.translate(lines.to_vec(), n_done)?.iter().try_for_each(|text| output.write_all(text.as_bytes()))?;
         ranks.enter(Phase::Input);
         Ok(output.flush()?)

@@ -10,6 +10,7 @@ mod compatibility;
 mod diagnose;
 mod en_it;
 mod faults;
+mod fifth_trial;
 mod filters;
 mod first_hours;
 mod formats;

@@ -76,6 +76,11 @@ impl Folder {
     /// If the folder, its `config.json` or its weights do not exist, a file is truncated, or index and shards disagree.
     pub fn open(dir: &Path) -> Result<Self, FolderError> {
         let not_a_model = |reason: &str| FolderError::NotAModel { path: dir.to_path_buf(), reason: reason.to_owned() };
+        if dir.is_file() && dir.extension().is_some_and(|ending| ending == "gguf") {
+            return Err(not_a_model(
+                "a file for llama.cpp, which Kiln writes but does not read: import the folder of transformers that it was made from",
+            ));
+        }
         if dir.is_file() {
             let folder = dir.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             return Err(not_a_model(&format!(

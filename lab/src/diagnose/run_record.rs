@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use kiln_data::files::{MOST_LINE_BYTES, open_file, read_line};
 use kiln_metrics::logging::METRICS_FILE;
-use kiln_train::checkpoint::{Checkpoints, RUN_CONFIG_FILE, all_differences};
+use kiln_train::checkpoint::{Checkpoints, RUN_CONFIG_FILE, all_differences, read_state};
 use kiln_train::config::Config;
 use kiln_train::dataset::Vocabulary;
 use serde_json::Value;
@@ -89,6 +89,8 @@ pub struct RunRecord {
     pub speed: Option<Speed>,
     /// Fingerprint of the vocabulary, if there is a checkpoint or a trained tokenizer.
     pub(crate) vocabulary: Option<String>,
+    /// Fingerprint of the validation batches, if a checkpoint has it.
+    pub(crate) validation: Option<String>,
     /// The values of each measure by its field, in the order of their steps.
     validations: BTreeMap<&'static str, Vec<Measured>>,
 }
@@ -122,8 +124,9 @@ impl RunRecord {
         }
         let config = Config::read(&config_path)?;
         let vocabulary = Self::vocabulary_of(dir, &config);
+        let validation = validation_of(dir);
         let (speed, dir) = (lines.speed(), dir.to_path_buf());
-        Ok(Self { dir, config, losses: lines.losses, speed, vocabulary, validations: lines.validations })
+        Ok(Self { dir, config, losses: lines.losses, speed, vocabulary, validation, validations: lines.validations })
     }
 
     /// Returns the fingerprint of the vocabulary in the newest checkpoint, or of the one that was trained for the run.
@@ -145,6 +148,26 @@ impl RunRecord {
         }
     }
 
+    /// Returns whether all `runs` were validated on the same rows, as far as checkpoints and configurations tell.
+    pub fn have_one_validation(runs: &[Self]) -> bool {
+        if runs.iter().all(|run| run.config.is_built_in_task()) {
+            return true; // texts of one kind
+        }
+        let is_text = |key: &str| ["data.valid", "data.split"].contains(&key);
+        if Self::have_one_vocabulary(runs)
+            && let Some(found) = runs.iter().map(|run| run.validation.as_ref()).collect::<Option<Vec<_>>>()
+        {
+            return found.windows(2).all(|two| two[0] == two[1]);
+        }
+        let files = |run: &Self| (run.config.data.valid_files(), run.config.data.split > 0.0);
+        let splits_other_text =
+            || different_keys(runs).iter().any(|key| key.key == "data.train" || key.key == "data.split");
+        let is_split = runs.iter().any(|run| run.config.data.split > 0.0);
+        let differ = runs.windows(2).any(|two| files(&two[0]) != files(&two[1]));
+        let named = different_keys(runs).iter().any(|different| is_text(&different.key));
+        !(differ || named || is_split && splits_other_text())
+    }
+
     /// Returns the newest value of a measure.
     pub fn last(&self, measure: Measure) -> Option<Measured> {
         self.validations.get(measure.field)?.last().copied()
@@ -158,6 +181,12 @@ impl RunRecord {
             if is_better { next } else { best }
         })
     }
+}
+
+/// Returns the fingerprint of the validation batches of the newest checkpoint in `dir`.
+fn validation_of(dir: &Path) -> Option<String> {
+    let (_, newest) = Checkpoints::of_run(dir).list().ok()?.pop()?;
+    read_state(&newest).ok()??.validation_fingerprint
 }
 
 /// The lines of `metrics.jsonl` so far.

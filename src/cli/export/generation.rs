@@ -79,6 +79,18 @@ fn note_spelled_end(run: &TrainedModel, tokenizer: &TextTokenizer) {
     }
 }
 
+/// Says the same for llama.cpp.
+pub(super) fn note_spelled_end_for_llama(run: &TrainedModel, tokenizer: &TextTokenizer) {
+    if run.config.data.text.is_chat()
+        && let Ok(Some(end)) = tokenizer.spelled_end_of_turn()
+    {
+        stderr_line!(
+            "note: {end} ends a turn and is not a token of this vocabulary: pass --reverse-prompt '{end}' to llama.cpp, or it writes beyond \
+             the answer"
+        );
+    }
+}
+
 /// The most tokens of a translation, the start token included. `transformers` knows no limit that depends on the source, and without
 /// one it ends each translation after 20 tokens.
 fn longest_translation(run: &TrainedModel, n_first: usize) -> usize {

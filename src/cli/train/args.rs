@@ -74,7 +74,7 @@ pub(in crate::cli) struct Args {
     new_vocabulary: bool,
 
     /// With --resume: accepts a different value of this key than in the checkpoint; may be repeated
-    #[arg(long, value_name = "KEY", requires = "resume")]
+    #[arg(long, value_name = "KEY", requires = "resume", value_delimiter = ',')]
     allow: Vec<String>,
 
     /// Checks everything, prints what would be trained: preset, data, epochs, parameters, memory, the first batches and

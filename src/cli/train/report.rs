@@ -73,7 +73,7 @@ pub(super) fn print<M: Model>(
     if let Some(best) = outcome.best.as_ref().filter(|best| best.step < outcome.step) {
         let (step, last) = (best.step, outcome.step);
         stdout_line!(
-            "best: step {step}, nll {:.4}; commands use it, and --checkpoint last takes step {last}",
+            "best: step {step}, loss {:.4}; commands use it, and --checkpoint last takes step {last}",
             best.loss
         );
     }

@@ -85,8 +85,14 @@ pub struct TrainerState {
     pub micro_steps: u64,
     /// The position at which the data continues.
     pub position: Position,
+    /// Batches of an epoch. Absent in checkpoints of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub epoch_batches: Option<u64>,
     /// Fingerprint of the training batches, from the loader's source.
     pub data_fingerprint: String,
+    /// Fingerprint of the validation batches, which `best` is measured on. Absent without them, and in checkpoints of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub validation_fingerprint: Option<String>,
     /// Fingerprint of the tokenizers.
     pub tokenizer_fingerprint: String,
     /// Source tokens trained on, without padding.
@@ -131,6 +137,7 @@ impl TrainerState {
             ("micro_steps", self.micro_steps),
             ("position.epoch", self.position.epoch),
             ("position.batch", self.position.batch),
+            ("epoch_batches", self.epoch_batches.unwrap_or(1)),
             ("source_tokens", self.source_tokens),
             ("target_tokens", self.target_tokens),
             ("non_finite_steps", self.non_finite_steps),

@@ -145,6 +145,7 @@ impl Config {
             return Ok(());
         }
         let reported = match figures {
+            [] if NAMES.contains(&name.as_str()) => format!("{name} is a measure of Kiln: set train.best_metric = \"{name}\""),
             [] => "it reports none of its own: only a model of your own does (Model::FIGURES); set train.best_metric = \"loss\"".to_owned(),
             figures => format!("it reports {}{}", figures.join(", "), did_you_mean(name, figures.iter().copied())),
         };

@@ -13,10 +13,11 @@ impl Config {
             ));
         }
 
-        if train.patience > 0 && self.data.valid_files().is_empty() && !self.is_built_in_task() {
+        let validates = !self.data.valid_files().is_empty() || self.data.split > 0.0 || self.is_built_in_task();
+        if train.patience > 0 && !validates {
             problems.push(format!(
-                "train.patience {} waits for validations, but the run has no validation text; set data.valid, or \
-                 train.patience = 0",
+                "train.patience {} waits for validations, but the run has no validation text; set data.valid or \
+                 data.split, or train.patience = 0",
                 train.patience
             ));
         } else if train.patience > 0 && train.validate_every == 0 && train.translate_every == 0 {

@@ -66,6 +66,9 @@ fn near(file: &Path) -> String {
     if named.starts_with('~') {
         return "; only the shell replaces ~, so write the whole path".into();
     }
+    if named.contains("**") {
+        return "; ** is not read: a folder stands for all its files, also in folders inside it".into();
+    }
     if named.contains(['*', '?']) {
         return "; only the shell replaces *: kiln train takes files without a flag, and a folder stands for its files"
             .into();

@@ -72,6 +72,7 @@ pub(super) fn open_pairs(
         let files = find_files(config, &config.data.valid, Split::Valid).context("data.valid")?;
         let corpus = PairCorpus::open(&files, &corpus_config).context("data.valid")?;
         pairs::open_valid(config, &corpus, &tokenizers, cache_dir, &mut data, note)?;
+        data.notes.extend(missing_tags(config, &data.valid_examples));
     }
     Ok(data)
 }
@@ -153,10 +154,17 @@ pub(crate) fn valid_examples(config: &Config) -> Result<Vec<Example>> {
 
 /// Says if pairs lack the tags that every source of the run's mixture has.
 pub(crate) fn missing_tags(config: &Config, examples: &[Example]) -> Option<String> {
+    missing_tags_in(config, examples.iter().map(|example| example.source.as_str()))
+}
+
+/// Does the same for sources alone.
+pub fn missing_tags_in<'a>(config: &Config, sources: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut sources = sources.peekable();
+    sources.peek()?;
     let tags: Vec<&str> = config.data.mix.iter().map(|entry| entry.tag.as_deref()).collect::<Option<_>>()?;
-    let has_tag = |example: &Example| tags.iter().any(|tag| example.source.starts_with(*tag));
+    let has_tag = |source: &str| tags.iter().any(|tag| source.starts_with(*tag));
     let all = tags.iter().map(|tag| format!("\"{tag}\"")).collect::<Vec<_>>().join(", ");
-    (!tags.is_empty() && !examples.iter().any(has_tag)).then(|| {
+    (!tags.is_empty() && !sources.any(has_tag)).then(|| {
         format!(
             "note: no source text begins with a tag of the run's mixture ({all}), as all texts did that the model learned: put one in front of \
              each, with a space"

@@ -13,7 +13,7 @@
 pub mod built_in;
 mod classes;
 pub mod labelled;
-pub(crate) mod mix;
+pub mod mix;
 pub mod pairs;
 mod prompt;
 mod split;

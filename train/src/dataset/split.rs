@@ -164,20 +164,20 @@ impl Rows {
             Reads::Text if traits_of(config.task).classes.is_some() => {
                 // What is wrong with a row is said where the row is; the two files hold good ones.
                 let corpus = LabelledCorpus::read(&data.train, config.task, &data.labels).context("data.train")?;
-                let rows = Self::records(config, |row| LabelledCorpus::can_use(row, config.task, &data.labels))?;
+                let rows = Self::records(config, |file| LabelledCorpus::records(file, config.task, &data.labels))?;
                 return Ok(Self { bad: (corpus.report().bad() > 0).then(|| corpus.report().to_string()), ..rows });
             }
             // What is wrong with a conversation is said when it is read.
-            Reads::Text => return Self::records(config, |_| true),
+            Reads::Text => return Self::records(config, records_of),
         };
         Ok(Self { lines, origins, bad: (report.bad() > 0).then(|| report.to_string()), ..Self::default() })
     }
 
-    /// Reads the records of the training text that are `wanted`.
-    fn records(config: &Config, wanted: impl Fn(&str) -> bool) -> Result<Self> {
+    /// Reads the records of the training text.
+    fn records(config: &Config, read: impl Fn(&Path) -> kiln_data::Result<Vec<(u64, String)>>) -> Result<Self> {
         let mut rows = Self::default();
         for file in files(config)? {
-            for (line, record) in records_of(&file).context("data.train")?.into_iter().filter(|(_, row)| wanted(row)) {
+            for (line, record) in read(&file).context("data.train")? {
                 rows.lines.push(record);
                 rows.origins.push(&file, line);
             }

@@ -86,10 +86,17 @@ impl Scoring<'_> {
 
     fn score_pairs(self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Scores> {
         let Self { run, device, ranks, .. } = self;
-        let examples = self.examples(files, note)?;
+        let (examples, n_bad) = self.examples(files, note)?;
+        let n_rows = examples.len() + n_bad;
         let (model, tokenizers) = run.translation(run.dtype_on(device)?, device)?;
         let (examples, left_out) = translatable(examples, &tokenizers, model.config().max_positions)?;
         left_out.iter().for_each(|line| note(line));
+        if examples.len() < n_rows {
+            let n = examples.len();
+            note(&format!(
+                "{n} of {n_rows} rows are translated and scored: --hypotheses writes a line for each of these alone"
+            ));
+        }
         note(&format!("scoring {} on {} pairs", run.path.display(), examples.len()));
 
         let translator = Translator::new(&model, tokenizers.clone(), self.generate.clone())?;
@@ -107,16 +114,16 @@ impl Scoring<'_> {
         })
     }
 
-    /// Reads the named text, or the run's validation text.
-    fn examples(&self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<Vec<Example>> {
+    /// Reads the named text, or the run's validation text. Returns how many rows cannot be used, too.
+    fn examples(&self, files: &[PathBuf], note: &mut dyn FnMut(&str)) -> Result<(Vec<Example>, usize)> {
         let config = &self.run.config;
         if files.is_empty() && config.is_built_in_task() {
             self.check_trained()?;
-            return Ok(built_in::rows(config)?.held_out);
+            return Ok((built_in::rows(config)?.held_out, 0));
         }
         let files = if files.is_empty() { &config.data.valid } else { files };
         if files.is_empty() && !config.data.valid_files().is_empty() {
-            return mix::valid_examples(config);
+            return Ok((mix::valid_examples(config)?, 0));
         }
         if files.is_empty() {
             return Err(RunError::NoValidationText("text pairs").into());
@@ -132,7 +139,7 @@ impl Scoring<'_> {
         if let Some(missing) = mix::missing_tags(config, &examples) {
             note(&missing);
         }
-        Ok(examples)
+        Ok((examples, report.bad() as usize))
     }
 
     /// Computes the loss over `examples`, through a token cache in a temporary folder.
@@ -209,7 +216,7 @@ impl Scoring<'_> {
         let run = self.run;
         let task = traits_of(run.config.task);
         if let (Reads::Pairs, Some(tokenizers)) = (task.reads, run.vocabulary.pairs()) {
-            let examples = self.examples(files, note)?;
+            let (examples, _) = self.examples(files, note)?;
             return Ok(self.pairs(scratch, tokenizers, &examples, note)?);
         }
         if files.is_empty() && run.config.is_built_in_task() {

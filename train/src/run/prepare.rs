@@ -134,10 +134,11 @@ impl Run {
                 ranks.first_then_others("reading the weights to start from", || Ok(checkpoints.starting_weights()?))?
             }
         };
-        let resume = match resume {
+        let (resume, notes) = match resume {
             true => resume_or_begin(&self, &mut config, ranks.size(), &data, weights.is_some())?,
-            false => None,
+            false => (None, Vec::new()),
         };
+        self.options.notes.extend(notes);
         let weights = match weights {
             None if config.compares_with_start() => {
                 Some(ranks.first_then_others("reading the weights to compare with", || reference(&checkpoints))?)
@@ -147,7 +148,9 @@ impl Run {
         let plan = Plan::of(&config, &data, &device, ranks.size(), self.options.auto_micro_batch)?;
         compare(ranks, &config, &data, resume.as_ref())?;
 
-        if ranks.is_first() {
+        // A run with nothing left to do stays as it is.
+        let is_finished = resume.as_ref().is_some_and(|resume| resume.snapshot.state.step >= config.train.steps);
+        if ranks.is_first() && !is_finished {
             write_config(&self.dir, &config)?;
         }
         let ranks = ranks.clone();
@@ -252,13 +255,14 @@ impl Run {
         let scratch = is_new.then(Scratch::new).transpose()?;
         let dir = scratch.as_ref().map_or(self.dir.clone(), |scratch| scratch.path(""));
         let (mut config, data) = self.data(resume, &dir)?;
-        let resume = match resume {
+        let (resume, notes) = match resume {
             true => {
                 let has_weights = Checkpoints::of_run(&self.dir).starting_weights()?.is_some();
                 resume_or_begin(self, &mut config, n_devices, &data, has_weights)?
             }
-            false => None,
+            false => (None, Vec::new()),
         };
+        notes.iter().for_each(|note| self.note(note));
         let position = resume.map_or(Position::default(), |resume| resume.snapshot.state.position);
         let plan = Plan::of(&config, &data, &device, n_devices, self.options.auto_micro_batch)?;
         let cache_dir = config.data.cache_dir.clone().unwrap_or_else(|| dir.join("cache"));

@@ -98,7 +98,8 @@ impl<M: Model> Trainer<M> {
         }
 
         // The parts of the loop.
-        let provenance = provenance(&config, &run_dir, (&*train, &vocabulary), &ranks)?;
+        let of_data = (&*train, validation.source.as_deref(), &vocabulary);
+        let provenance = provenance(&config, &run_dir, of_data, &ranks)?;
         let group_size = state.group_size.map_or(1, |size| size as usize);
         let rank = Rank { rank: ranks.rank(), world_size: ranks.size(), group_size };
         let loader = Loader::for_rank(train.clone(), &config.loader, config.seed, state.position, rank)?;
@@ -128,7 +129,7 @@ impl<M: Model> Trainer<M> {
 fn provenance(
     config: &Config,
     run_dir: &Path,
-    (train, vocabulary): (&dyn BatchSource, &Vocabulary),
+    (train, validation, vocabulary): (&dyn BatchSource, Option<&dyn BatchSource>, &Vocabulary),
     ranks: &Ranks,
 ) -> Result<Provenance> {
     let own = match config.train.lost_replicas {
@@ -136,7 +137,7 @@ fn provenance(
         _ => None,
     };
     let dir = own.as_ref().map(|dir| dir.path()).or_else(|| ranks.is_first().then_some(run_dir));
-    Provenance::new(config, train.fingerprint(), vocabulary, dir)
+    Provenance::new(config, train, validation, vocabulary, dir)
 }
 
 /// Returns how tokens are hidden that are only read.

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use kiln_data::BatchSource;
 use kiln_data::files::read_file;
 
 use crate::checkpoint::{RUN_CONFIG_FILE, StoredFile};
@@ -11,10 +12,14 @@ use crate::config::Config;
 use crate::dataset::Vocabulary;
 
 /// The part of a snapshot that does not change during training.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Provenance {
     /// Fingerprint of the training data.
     pub data_fingerprint: String,
+    /// Batches of an epoch of the training data.
+    pub epoch_batches: Option<u64>,
+    /// Fingerprint of the validation data.
+    pub validation_fingerprint: Option<String>,
     /// Fingerprint of the tokenizers.
     pub tokenizer_fingerprint: String,
     /// `config.toml`, `tokenizer.json`, ...
@@ -26,12 +31,15 @@ impl Provenance {
     /// written. A rank that saves nothing has no `run_dir`, and no files.
     pub fn new(
         config: &Config,
-        data_fingerprint: String,
+        train: &dyn BatchSource,
+        validation: Option<&dyn BatchSource>,
         vocabulary: &Vocabulary,
         run_dir: Option<&Path>,
     ) -> Result<Self> {
         Ok(Self {
-            data_fingerprint,
+            data_fingerprint: train.fingerprint(),
+            epoch_batches: Some(train.batches_per_epoch()),
+            validation_fingerprint: validation.map(BatchSource::fingerprint),
             tokenizer_fingerprint: vocabulary.fingerprint(),
             files: run_dir.map_or(Ok(Vec::new()), |dir| stored_files(config, vocabulary, dir))?,
         })

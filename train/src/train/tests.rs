@@ -90,8 +90,7 @@ fn toy_config(dropout: f64) -> Config {
 }
 
 fn weights(state: &TrainState) -> Vec<f32> {
-    let provenance =
-        Provenance { data_fingerprint: String::new(), tokenizer_fingerprint: String::new(), files: Vec::new() };
+    let provenance = Provenance::default();
     let snapshot = state.snapshot(&provenance).expect("the CPU answers");
     snapshot.weights.into_iter().flat_map(|tensor| tensor.values).collect()
 }

@@ -2,6 +2,7 @@
 
 mod config;
 mod other_forms;
+mod records;
 mod row;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -31,11 +32,6 @@ pub struct LabelledCorpus {
 }
 
 impl LabelledCorpus {
-    /// Returns whether `line`, a JSON object, is a row that can be used.
-    pub fn can_use(line: &str, task: Task, config: &LabelConfig) -> bool {
-        read_row(line.as_bytes(), task, config).is_ok()
-    }
-
     /// Reads all rows of files for [`Task::Classification`] or [`Task::Tagging`]. The ending of a file's name tells its format; without a
     /// known one it is JSONL. Text files may be compressed with gzip, zstd or xz. Without `config.names`, the names of the classes are the labels of the rows, sorted.
     ///

@@ -35,14 +35,17 @@ pub enum LabelledInput {
 }
 
 impl LabelledInput {
-    /// Reads a JSON object as a row of `task`, and ignores its labels.
+    /// Reads a JSON object as a row of `task`, and ignores its labels. A blank text is one.
     ///
     /// # Errors
     ///
     /// What is wrong with it.
     pub fn from_json(line: &str, task: Task, config: &LabelConfig) -> Result<Self, String> {
         let row = object(line.as_bytes()).map_err(|problem| problem.to_string())?;
-        input(&row, task, config).map_err(|problem| problem.to_string())
+        match input(&row, task, config) {
+            Err(RowProblem::NoText) if task != Task::Tagging => Ok(Self::Text { text: String::new(), pair: None }),
+            found => found.map_err(|problem| problem.to_string()),
+        }
     }
 
     pub(super) fn texts(&self) -> Vec<String> {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::header::Columns;
+use super::row::utf8;
 use super::{CorpusInput, Pair, RowParser, Table};
 use crate::error::{Error, Result};
 use crate::formats::{CsvRow, CsvRows, FileFormat, LineReader, Records, RowProblem, Wanted, Width};
@@ -144,7 +145,15 @@ impl OpenInput {
                 let middle = block.bytes.len();
                 let has_target = second.read_line(&mut block.bytes)?;
                 match (has_source, has_target) {
-                    (true, true) => (first.line, RowText::Sides(start..middle, middle..block.bytes.len())),
+                    (true, true) => {
+                        // Messages about a row name the file of its source.
+                        let problem = utf8(&block.bytes[middle..]).err().map(|problem| {
+                            let (file, line) = (input.files()[1].display(), second.line);
+                            RowText::Unusable(RowProblem::Malformed(format!("line {line} of {file}: {problem}")))
+                        });
+                        let sides = || RowText::Sides(start..middle, middle..block.bytes.len());
+                        (first.line, problem.unwrap_or_else(sides))
+                    }
                     (false, false) => return Ok(false),
                     _ => return Err(differ_in_length(first.count_rest()?, second.count_rest()?, input)),
                 }

@@ -98,7 +98,7 @@ impl RowParser {
     }
 }
 
-fn utf8(line: &[u8]) -> Result<&str, RowProblem> {
+pub(super) fn utf8(line: &[u8]) -> Result<&str, RowProblem> {
     std::str::from_utf8(line).map_err(|e| {
         let at = e.valid_up_to();
         RowProblem::Malformed(format!(

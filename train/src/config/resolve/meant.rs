@@ -40,7 +40,19 @@ pub fn meant_by(name: &str) -> Vec<String> {
     let is_meant = |key: &String| squashed(key) == wanted || is_last(key);
     let more: Vec<String> = keys.into_iter().filter(|key| is_meant(key) && !meant.contains(key)).collect();
     meant.extend(more);
-    meant
+    if meant.iter().any(|key| key == "data.text.seq_len") {
+        // The same of pairs.
+        meant.extend(["data.corpus.max_source_len", "data.corpus.max_target_len"].map(str::to_owned));
+    }
+    if ["maxtokens", "maxlength"].contains(&wanted.as_str()) {
+        // Servers and `transformers` call the length of an answer so.
+        meant.push("generate.max_new_tokens".into());
+    }
+    match name.rsplit_once('.') {
+        // A section of another trainer: `optimizer.lr`.
+        Some((_, last)) if meant.is_empty() => meant_by(last),
+        _ => meant,
+    }
 }
 
 #[cfg(test)]
@@ -66,7 +78,15 @@ mod tests {
         assert_eq!(meant_by("optim.lr"), ["optim.lr"]);
         assert_eq!(meant_by("num-epochs"), ["train.epochs"]);
         assert_eq!(meant_by("cache-limit"), ["data.cache_limit"]);
-        assert_eq!(meant_by("max_length"), ["data.text.seq_len", "data.filter.max_length"]);
+        let lengths = [
+            "data.text.seq_len",
+            "data.filter.max_length",
+            "data.corpus.max_source_len",
+            "data.corpus.max_target_len",
+            "generate.max_new_tokens",
+        ];
+        assert_eq!(meant_by("max_length"), lengths);
+        assert_eq!(meant_by("optimizer.lr"), ["optim.lr"]);
         assert_eq!(meant_by("no-such-thing"), Vec::<String>::new());
         assert_eq!(meant_by("--"), Vec::<String>::new());
         assert_eq!(meant_by("direct"), Vec::<String>::new());

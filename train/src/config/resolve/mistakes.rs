@@ -4,9 +4,22 @@ use std::collections::BTreeSet;
 
 use toml::Value;
 
+use super::meant::meant_by;
 use super::other_names::{is_number_of_layers, layer_keys, other_name};
 use super::other_values::other_value;
 use crate::config::suggest::{did_you_mean, nearest};
+
+/// Sections of other trainers, and what they are called here.
+const OTHER_SECTIONS: [(&str, &str); 8] = [
+    ("optimizer", "optim"),
+    ("scheduler", "optim"),
+    ("training", "train"),
+    ("trainer", "train"),
+    ("dataset", "data"),
+    ("dataloader", "loader"),
+    ("generation", "generate"),
+    ("vocab", "tokenizer"),
+];
 
 /// Describes in one sentence why a key could not be read.
 pub(super) fn explain(key: &str, error: &toml::de::Error, known: &[(String, Value)]) -> String {
@@ -96,8 +109,11 @@ pub(super) fn correct_mix(key: &str, error: &toml::de::Error, mix: &mut Value) -
 
 fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> String {
     let last = key.rsplit('.').next().unwrap_or(key);
-    if let Some(meant) = other_name(last) {
-        return format!("unknown key {key}; did you mean {meant}?");
+    if other_name(last).is_some() {
+        return format!("unknown key {key}; did you mean {}?", meant_by(last).join(" or "));
+    }
+    if let Some((_, meant)) = OTHER_SECTIONS.into_iter().find(|(name, _)| section.is_none() && *name == last) {
+        return format!("unknown key {key}; the section is called {meant}, as in {meant}.KEY");
     }
     if is_number_of_layers(last) {
         return format!("unknown key {key}; did you mean {}?", layer_keys(known));

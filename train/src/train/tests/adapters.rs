@@ -31,8 +31,7 @@ fn begin(config: &Config, dtype: FloatDType) -> TrainState {
 }
 
 fn snapshot(state: &TrainState) -> Snapshot {
-    let nothing =
-        Provenance { data_fingerprint: String::new(), tokenizer_fingerprint: String::new(), files: Vec::new() };
+    let nothing = Provenance::default();
     state.snapshot(&nothing).expect("the CPU answers")
 }
 

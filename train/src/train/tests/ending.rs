@@ -82,8 +82,7 @@ fn the_average_follows_its_definition_in_f64() {
             let now = weights(&state);
             wanted.iter_mut().zip(now).for_each(|(mean, now)| *mean += (1.0 - decay) * (f64::from(now) - *mean));
         }
-        let provenance =
-            Provenance { data_fingerprint: String::new(), tokenizer_fingerprint: String::new(), files: Vec::new() };
+        let provenance = Provenance::default();
         let ema = state.snapshot(&provenance).expect("the CPU answers").ema.expect("an average");
         let found: Vec<f32> = ema.into_iter().flat_map(|tensor| tensor.values).collect();
         let furthest = found.iter().zip(&wanted).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);

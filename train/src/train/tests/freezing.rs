@@ -10,7 +10,7 @@ fn by_name(tensors: &[NamedTensor]) -> BTreeMap<String, Vec<f32>> {
 }
 
 fn provenance() -> Provenance {
-    Provenance { data_fingerprint: String::new(), tokenizer_fingerprint: String::new(), files: Vec::new() }
+    Provenance::default()
 }
 
 fn snapshot(state: &TrainState) -> Snapshot {

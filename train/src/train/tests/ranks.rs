@@ -135,8 +135,7 @@ fn replicas_train_alone_and_get_the_mean_of_their_weights() {
     config.train.grad_accum_steps = 1;
     run_on(2, &corpora, &config, &dir, None);
 
-    let nothing =
-        Provenance { data_fingerprint: String::new(), tokenizer_fingerprint: String::new(), files: Vec::new() };
+    let nothing = Provenance::default();
     let values = |mut tensors: Vec<NamedTensor>| -> Vec<f32> {
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
         tensors.into_iter().flat_map(|tensor| tensor.values).collect()

@@ -10,7 +10,8 @@ fn a_warm_up_runs_every_shape_and_changes_nothing() {
     let (train, valid) = (corpora.source("train", &config.loader), corpora.source("valid", &config.loader));
     let provenance = Provenance::new(
         &config,
-        train.fingerprint(),
+        train.as_ref(),
+        None,
         &Vocabulary::Pairs(corpora.tokenizers.clone()),
         Some(corpora.dir.path()),
     )
