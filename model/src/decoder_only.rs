@@ -179,8 +179,8 @@ impl DecoderOnly {
     fn read_behind(&self, prompt: &LearnedPrompt, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
         assert!(batch.documents.is_none(), "a learned prompt stands in front of a row, so a row has one document");
         let rows = Rows::of_lengths(prompt.lengths(batch.lengths.clone()));
-        let x = prompt.in_front(self.embedding.forward(batch.input.clone()), batch.batch_size);
-        prompt.without(self.hidden(x, &rows, stream), batch.batch_size)
+        let x = prompt.behind(0, self.embedding.forward(batch.input.clone()), batch.batch_size);
+        prompt.without(0, self.hidden(x, &rows, stream), batch.batch_size)
     }
 
     /// Returns the negative log-likelihood of the label of each position, `[B * T]`, f32; 0 where there is none.
@@ -257,7 +257,7 @@ impl DecoderOnly {
         match &self.learned_prompt {
             Some(prompt) => {
                 let [batch_size] = lengths.dims();
-                self.prefill_vectors(prompt.in_front(x, batch_size), prompt.lengths(lengths))
+                self.prefill_vectors(prompt.behind(0, x, batch_size), prompt.lengths(lengths))
             }
             None => self.prefill_vectors(x, lengths),
         }

@@ -10,6 +10,7 @@ use crate::config::{Architecture, ClassHead, TransformerConfig};
 use crate::embedding::TokenEmbedding;
 use crate::encoder::Encoder;
 use crate::init::{Init, Role};
+use crate::learned_prompt::LearnedPrompt;
 use crate::linear::Linear;
 use crate::loss::{EvalSums, LossSums, RowSums, TokenLoss};
 use crate::norm::Norm;
@@ -37,9 +38,14 @@ pub struct EncoderOnly {
     pub head: Option<MaskedHead>,
     /// Predicts classes, if the configuration has such a head.
     pub classifier: Option<Classifier>,
+    /// Vectors behind the first token of each row, if the configuration has some.
+    pub learned_prompt: Option<LearnedPrompt>,
     #[module(skip)]
     config: TransformerConfig,
 }
+
+/// Tokens of a row before a learned prompt: the one that stands for the text.
+const BEFORE_PROMPT: usize = 1;
 
 /// Predicts the token at each position (Devlin et al. 2019): a dense layer with activation and norm, then the output
 /// projection with a bias.
@@ -95,6 +101,7 @@ impl TransformerConfig {
             pooler: self.pooler.then(|| Linear::init(&init.at("pooler"), [d, d], Role::Plain)),
             head: self.mlm_head.then(|| MaskedHead::init(&init.at("head"))),
             classifier: Classifier::init(&init.at("classifier")),
+            learned_prompt: LearnedPrompt::init(&init.at("learned_prompt")),
             config: self.clone(),
         }
     }
@@ -203,16 +210,21 @@ impl EncoderOnly {
         self.project(self.read(batch, stream))
     }
 
-    /// Returns the hidden states of a batch.
+    /// Returns the hidden states of a batch. A learned prompt stands behind the first token of each row, whose state heads for classes
+    /// read. The prompt has no token type, and its own states are left out.
     ///
     /// # Shapes
     /// - result: `[B * T, D]`; rows of padded positions have no meaning
     ///
     /// # Panics
-    /// If T is above `max_positions`.
+    /// If T, with the learned prompt, is above `max_positions`, or if rows with a prompt have several documents.
     pub fn read(&self, batch: &TextBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
         let x = self.embed(batch.input.clone(), batch.token_types.clone());
-        self.hidden(x, &batch.rows(), stream)
+        let Some(prompt) = &self.learned_prompt else { return self.hidden(x, &batch.rows(), stream) };
+        assert!(batch.documents.is_none(), "a learned prompt stands in a row once, so a row has one document");
+        let rows = Rows::of_lengths(prompt.lengths(batch.lengths.clone()));
+        let x = prompt.behind(BEFORE_PROMPT, x, batch.batch_size);
+        prompt.without(BEFORE_PROMPT, self.hidden(x, &rows, stream), batch.batch_size)
     }
 
     /// Returns the vectors of tokens and their types (None: type 0), without positions.

@@ -62,28 +62,36 @@ impl LearnedPrompt {
         (n > 0).then(|| Self { table: init.table("table", n) })
     }
 
-    /// Puts the prompt in front of each row.
+    /// Puts the prompt behind the first `before` positions of each row.
     ///
     /// # Shapes
     /// - `x`: `[B * T, D]`
-    /// - result: `[B * (P + T), D]`
-    pub(crate) fn in_front(&self, x: Tensor<2>, batch_size: usize) -> Tensor<2> {
+    /// - result: `[B * (T + P), D]`
+    pub(crate) fn behind(&self, before: usize, x: Tensor<2>, batch_size: usize) -> Tensor<2> {
         let ([n, d], [p, _], b) = (x.dims(), self.table.dims(), batch_size);
         let ids = Tensor::<1, Int>::arange(0..p as i64, (&x.device().inner(), DType::I32));
         let ids = ids.reshape([1, p]).expand([b, p]).reshape([b * p]);
         // The lookup adds up the gradients of all rows in f32 and in a fixed order.
         let prompt = kiln_kernels::embedding(ids, self.table.val()).cast(x.dtype()).reshape([b, p, d]);
-        Tensor::cat(vec![prompt, x.reshape([b, n / b, d])], 1).reshape([b * p + n, d])
+        let x = x.reshape([b, n / b, d]);
+        let parts = match before {
+            0 => vec![prompt, x],
+            _ => vec![x.clone().narrow(1, 0, before), prompt, x.narrow(1, before, n / b - before)],
+        };
+        Tensor::cat(parts, 1).reshape([b * p + n, d])
     }
 
-    /// Removes the positions of the prompt.
+    /// Removes the positions of the prompt, which stands behind the first `before` positions.
     ///
     /// # Shapes
-    /// - `hidden`: `[B * (P + T), D]`
+    /// - `hidden`: `[B * (T + P), D]`
     /// - result: `[B * T, D]`
-    pub(crate) fn without(&self, hidden: Tensor<2>, batch_size: usize) -> Tensor<2> {
+    pub(crate) fn without(&self, before: usize, hidden: Tensor<2>, batch_size: usize) -> Tensor<2> {
         let ([n, d], [p, _], b) = (hidden.dims(), self.table.dims(), batch_size);
-        hidden.reshape([b, n / b, d]).narrow(1, p, n / b - p).reshape([n - b * p, d])
+        let rows = hidden.reshape([b, n / b, d]);
+        let text = rows.clone().narrow(1, before + p, n / b - before - p);
+        let text = if before == 0 { text } else { Tensor::cat(vec![rows.narrow(1, 0, before), text], 1) };
+        text.reshape([n - b * p, d])
     }
 
     /// Adds the prompt to the lengths of rows, `[B]`.

@@ -169,3 +169,38 @@ fn peft_continues_a_text_behind_a_prompt_as_kiln_does() {
     assert_eq!((theirs["prompted"].as_str(), theirs["plain"].as_str()), (Some(&*prompted), Some(&*plain)));
     assert_ne!(prompted, plain, "the prompt changes the text");
 }
+
+#[test]
+fn an_encoder_learns_classes_through_a_prompt_in_the_middle_of_its_rows() {
+    let place = Workplace::new();
+    let rows: String =
+        (0..60).map(|n| format!("{{\"text\": \"word{} it\", \"label\": \"{}\"}}\n", n % 6, n % 2)).collect();
+    place.write("rows.jsonl", rows);
+    let settings =
+        |keys: &[&'static str]| -> Vec<&'static str> { keys.iter().flat_map(|key| ["--set", *key]).collect() };
+    let small = ["model.d_model=32", "model.d_ff=64", "model.n_heads=2", "optim.warmup_steps=0", "train.save_every=2"];
+    let encoder = ["train", "--task", "mlm", "--preset", "bert-tiny", "--device", "cpu", "--run", "runs/mlm"];
+    place.run(&[&encoder[..], &settings(&small), &settings(&["train.steps=2"])].concat()).ok();
+
+    let train = |run: &'static str, more: &[&str]| {
+        let fixed = ["train", "--from", "runs/mlm", "--task", "classification", "--device", "cpu", "--run", run];
+        let keys =
+            ["data.train=rows.jsonl", "model.prompt_tokens=4", "train.steps=4", "train.save_every=2", "optim.lr=0.05"];
+        place.run(&[&fixed[..], &settings(&keys), more].concat())
+    };
+    let trained = train("runs/tuned", &[]).ok();
+    assert!(trained.stderr.contains("tensors are frozen (model.prompt_tokens)"), "{}", trained.stderr);
+    copy_folder(&place.path("runs/tuned"), &place.path("runs/again"));
+    fs::remove_dir_all(place.path("runs/again/checkpoints/step-00000004")).expect("saved");
+    fs::write(place.path("runs/again/checkpoints/last"), "step-00000002\n").expect("writable");
+    place.run(&["train", "--device", "cpu", "--run", "runs/again", "--resume"]).ok();
+    let last = "checkpoints/step-00000004/model.safetensors";
+    assert!(bytes(&place, &format!("runs/tuned/{last}")) == bytes(&place, &format!("runs/again/{last}")));
+
+    let scores = place.run(&["evaluate", "runs/tuned", "--data", "rows.jsonl", "--json", "--device", "cpu"]).ok();
+    assert!(serde_json::from_str::<Value>(&scores.stdout).expect("JSON")["accuracy"].is_number());
+    place.run(&["classify", "runs/tuned", "word1 it", "--device", "cpu"]).ok();
+    place
+        .run(&["export", "runs/tuned", "out/prompt", "--adapter"])
+        .refused(2, &["behind the first token, and peft puts its prompts in front of it"]);
+}

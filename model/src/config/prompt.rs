@@ -1,6 +1,6 @@
-//! Prompt tuning (Lester et al. 2021): how many learned vectors stand in front of a text.
+//! Prompt tuning (Lester et al. 2021): how many learned vectors stand in front of a text, or behind the first token of an encoder's text.
 
-use super::{Architecture, TransformerConfig};
+use super::{Architecture, ClassHead, TransformerConfig};
 
 impl TransformerConfig {
     /// Whether only what was added to a trained model is trained: its adapters, or its learned prompt.
@@ -8,7 +8,7 @@ impl TransformerConfig {
         self.has_adapters() || self.prompt_tokens > 0
     }
 
-    /// Tokens of the longest text: [`Self::max_positions`] less the learned prompt in front of it.
+    /// Tokens of the longest text: [`Self::max_positions`] less the learned prompt.
     pub fn text_positions(&self) -> usize {
         self.max_positions.saturating_sub(self.prompt_tokens)
     }
@@ -18,10 +18,10 @@ impl TransformerConfig {
         if p == 0 {
             return;
         }
-        if self.architecture != Architecture::DecoderOnly {
+        if self.architecture == Architecture::EncoderDecoder {
             problems.push(format!(
-                "model.prompt_tokens {p} is for model.architecture = \"decoder_only\", where a learned prompt stands in front of the \
-                 text; set it to 0, or train adapters (model.lora.rank)"
+                "model.prompt_tokens {p} is for model.architecture = \"decoder_only\" or \"encoder_only\"; set it to 0, or train \
+                 adapters (model.lora.rank)"
             ));
         }
 
@@ -32,10 +32,10 @@ impl TransformerConfig {
             ));
         }
 
-        if self.has_classes() {
+        if self.class_head == ClassHead::Last {
             problems.push(format!(
-                "model.prompt_tokens {p} is for models that continue texts, and model.class_head predicts classes; set it to 0, or train \
-                 adapters (model.lora.rank)"
+                "model.prompt_tokens {p} is for decoders that continue texts, and model.class_head = \"last\" predicts classes; set it to 0, or \
+                 train adapters (model.lora.rank)"
             ));
         }
         if self.has_adapters() {
@@ -50,7 +50,6 @@ impl TransformerConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ClassHead;
 
     #[test]
     fn each_impossible_prompt_is_one_problem_that_begins_with_its_key() {

@@ -37,6 +37,14 @@ pub(super) fn refuse(family: Family, config: &TransformerConfig) -> Result<(), H
 /// If no family of `transformers` computes the same as the model, or if the model has no learned prompt.
 pub fn export_prompt(config: &TransformerConfig, weights: &[NamedTensor]) -> Result<ExportedAdapter, HfError> {
     let family = Family::nearest(config);
+    if config.architecture == Architecture::EncoderOnly {
+        return Err(HfError::NotExpressible {
+            family,
+            problems: vec![
+                "the learned prompt of an encoder stands behind the first token, and peft puts its prompts in front of it".into(),
+            ],
+        });
+    }
     family.write(config)?;
     let missing = || HfError::NotExpressible {
         family,

@@ -204,3 +204,41 @@ fn all_positions_of_a_masked_model_see_its_prompt() {
 fn positions_that_do_not_divide_into_rows_are_refused() {
     Insertion::new(ids(&[0, 1, 2, 3, 4], &Device::flex()), 2, 4);
 }
+
+/// Each row alone, its vectors put together one by one.
+#[test]
+fn a_prompt_in_the_middle_of_an_encoders_rows_equals_a_loop() {
+    let device = train_device();
+    let config = TransformerConfig { prompt_tokens: P, dropout: 0.0, ..bert_config() };
+    let model = config.init_encoder_only(3, DType::F32, &device);
+    let rows = random_rows(4, 3..=9, 5);
+    let batch = text_batch(&rows, 0, &device);
+    let longest = batch.seq_len;
+    let table = || model.learned_prompt.as_ref().expect("configured").table.val();
+    let gradient = |of: Tensor<1>| values(table().grad(&of.backward()).expect("a gradient"));
+    // A weight for each feature, so that no gradient cancels out.
+    let weighed = |hidden: Tensor<2>| {
+        let [n, d] = hidden.dims();
+        let weights: Vec<f32> = (0..d).map(|i| ((i * 7) % 5) as f32 - 1.5).collect();
+        (hidden * Tensor::<2>::from_data(TensorData::new(weights, [1, d]), &device).expand([n, d])).sum()
+    };
+
+    let hidden = model.read(&batch, None);
+    let d = hidden.dims()[1];
+    let (mut wanted, mut sum) = (Vec::new(), Tensor::<1>::zeros([1], &device));
+    let mut real = Tensor::<1>::zeros([1], &device);
+    for (n, row) in rows.iter().enumerate() {
+        let x = model.embed(ids(row, &device), None);
+        let len = row.len();
+        let parts = vec![x.clone().narrow(0, 0, 1), table(), x.narrow(0, 1, len - 1)];
+        let alone = model.hidden(Tensor::cat(parts, 0), &Rows::new(1), None);
+        let alone = Tensor::cat(vec![alone.clone().narrow(0, 0, 1), alone.narrow(0, 1 + P, len - 1)], 0);
+        let together = hidden.clone().narrow(0, n * longest, len);
+        assert_close(&values(together.clone()), &values(alone.clone()), 1e-4, 1e-5, &format!("row {n}"));
+        sum = sum + weighed(alone.clone());
+        real = real + weighed(together);
+        wanted.push(values(alone).len());
+    }
+    assert_eq!(wanted, rows.iter().map(|row| row.len() * d).collect::<Vec<_>>());
+    assert_close(&gradient(real), &gradient(sum), 1e-3, 1e-4, "gradient of the prompt");
+}

@@ -3,6 +3,7 @@
 use kiln_data::Packing;
 
 use super::Config;
+use super::task::traits_of;
 
 /// Returns what does not go together with a learned prompt in front of every text.
 pub(super) fn problem(config: &Config) -> Option<String> {
@@ -16,7 +17,8 @@ pub(super) fn problem(config: &Config) -> Option<String> {
              model.prompt_tokens=0"
         ));
     }
-    (text.packing == Packing::Documents).then(|| {
+    let has_rows_of_documents = traits_of(config.task).classes.is_none() && text.packing == Packing::Documents;
+    has_rows_of_documents.then(|| {
         let also = if text.is_chat() { "" } else { " (a row per document) or \"stream\" (rows of one text)" };
         format!(
             "model.prompt_tokens = {p} stands in front of a row, and data.text.packing = \"documents\" puts several texts into one; set \

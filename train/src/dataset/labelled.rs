@@ -103,7 +103,7 @@ fn with_names(config: &Config, names: &[String]) -> Config {
 
 /// How the rows of a run are encoded for a model.
 pub fn shape(config: &Config, model: &TransformerConfig) -> LabelledShape {
-    let text = config.data.text.resolved(model.max_positions);
+    let text = config.data.text.resolved(model.text_positions());
     LabelledShape {
         max_len: text.seq_len,
         has_types: model.n_token_types > 1,

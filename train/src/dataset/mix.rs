@@ -152,6 +152,10 @@ pub(crate) fn valid_examples(config: &Config) -> Result<Vec<Example>> {
     Ok(examples)
 }
 
+/// How sources of pairs with other names of fields are read together.
+pub(crate) const ALL_SOURCES_ALIKE: &str = "all sources of data.mix are read with the same keys: where names differ, tables are read by \
+    number, with data.corpus.header=yes and data.corpus.source_column and target_column, next to the fields of other formats";
+
 /// Says if pairs lack the tags that every source of the run's mixture has.
 pub(crate) fn missing_tags(config: &Config, examples: &[Example]) -> Option<String> {
     missing_tags_in(config, examples.iter().map(|example| example.source.as_str()))
@@ -203,7 +207,11 @@ fn pair_corpora(config: &Config, split: Split) -> Result<Vec<(&MixEntry, PairCor
         if split == Split::Train {
             corpus.filter = config.source_filter(entry)?;
         }
-        PairCorpus::open(&files, &corpus).with_context(|| of_source(entry))
+        PairCorpus::open(&files, &corpus).map_err(|error| {
+            let names_columns = config.data.mix.len() > 1 && error.to_string().contains("data.corpus.source_field=");
+            let hint = if names_columns { format!(" ({ALL_SOURCES_ALIKE})") } else { String::new() };
+            anyhow::Error::new(error).context(of_source(entry) + &hint)
+        })
     };
     files_of(config, split)?.into_iter().map(|(entry, files)| Ok((entry, open((entry, files))?))).collect()
 }

@@ -68,7 +68,7 @@ impl ClassPredictor {
         for batch in batching::plan(&lengths, &self.config) {
             let of_batch: Vec<&LabelledRow> = batch.iter().map(|row| &rows[*row]).collect();
             let longest = of_batch.iter().map(|row| row.ids.len()).max().unwrap_or(0);
-            let width = longest.next_multiple_of(8).min(self.model.config().max_positions);
+            let width = longest.next_multiple_of(8).min(self.model.config().text_positions());
             let all = self.probabilities(&of_batch, width).map_err(|failed| failed.on_batch(batch.len(), longest))?;
             let is_per_token = all.len() != batch.len();
             for (place, row) in batch.iter().enumerate() {

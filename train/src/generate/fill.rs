@@ -80,7 +80,7 @@ impl MaskFiller {
         top_k: usize,
         n_before: usize,
     ) -> Result<Vec<Filled>, GenerateError> {
-        let limit = self.model.config().max_positions;
+        let limit = self.model.config().text_positions();
         let mut rows = Vec::with_capacity(lines.len());
         for (line, text) in (n_before + 1..).zip(lines) {
             if text.as_ref().trim().is_empty() {
@@ -118,7 +118,7 @@ impl MaskFiller {
     /// Returns the logits of each mask of some rows, in order.
     fn logits(&self, rows: &[&[u32]], longest: usize) -> Result<Vec<Vec<f32>>, Interruption> {
         // Few different widths mean few shapes that a GPU must choose kernels for.
-        let width = longest.next_multiple_of(8).min(self.model.config().max_positions);
+        let width = longest.next_multiple_of(8).min(self.model.config().text_positions());
         let (mut input, mut masks) = (Vec::with_capacity(rows.len() * width), Vec::new());
         for ids in rows {
             let start = input.len();

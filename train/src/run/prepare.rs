@@ -22,6 +22,7 @@ use crate::checkpoint::{CheckpointError, Checkpoints, RUN_CONFIG_FILE, Resume, W
 use crate::config::task::TASKS;
 use crate::config::{Config, DataConfig, LostReplicas, Task};
 use crate::dataset::labelled::take_classes;
+use crate::dataset::mix::ALL_SOURCES_ALIKE;
 use crate::dataset::{RunData, check_rows};
 
 /// A run that holds its lock and has its data: ready to [`start`](Self::start).
@@ -300,6 +301,9 @@ fn of_both(error: kiln_data::Error, key: &str) -> kiln_data::Error {
         kiln_data::Error::BadRows(found) if key == "data.valid" => kiln_data::Error::BadRows(format!(
             "{found}\nbut the same keys read data.train, whose rows are read without these flags: give the rows of both the same form"
         )),
+        kiln_data::Error::BadRows(found) if key == "data.mix" && found.contains("data.corpus.") => {
+            kiln_data::Error::BadRows(format!("{found}\n{ALL_SOURCES_ALIKE}"))
+        }
         other => other,
     }
 }
