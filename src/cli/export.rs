@@ -207,7 +207,7 @@ fn name_classes(run: &TrainedModel, config: &mut Value) {
 
 /// Writes the adapters alone.
 fn adapter(args: &Args, run: &TrainedModel, stored: StoredType) -> Result<()> {
-    if !matches!(run.model.class_head, ClassHead::None | ClassHead::Last) {
+    if run.model.prompt_tokens == 0 && !matches!(run.model.class_head, ClassHead::None | ClassHead::Last) {
         let text = "--adapter would leave out the head for classes, which was trained with the adapters; export the merged model \
                     without --adapter";
         return Err(Usage(text.into()).into());

@@ -21,6 +21,7 @@ pub fn is_prompt(settings: &Value) -> bool {
 pub(super) fn refuse(family: Family, config: &TransformerConfig) -> Result<(), HfError> {
     match config.prompt_tokens {
         0 => Ok(()),
+        _ if config.architecture == Architecture::EncoderOnly => Err(of_encoder(family)),
         p => Err(HfError::NotExpressible {
             family,
             problems: vec![format!(
@@ -31,6 +32,12 @@ pub(super) fn refuse(family: Family, config: &TransformerConfig) -> Result<(), H
     }
 }
 
+fn of_encoder(family: Family) -> HfError {
+    let problem = "the learned prompt of an encoder stands behind the first token, and peft puts its prompts in front of it: use the model \
+                   with Kiln, or train adapters (model.lora.rank), which can be exported";
+    HfError::NotExpressible { family, problems: vec![problem.into()] }
+}
+
 /// Exports the learned prompt of a model under the names of `peft`, for the model that [`super::export`] would write without it.
 ///
 /// # Errors
@@ -38,12 +45,7 @@ pub(super) fn refuse(family: Family, config: &TransformerConfig) -> Result<(), H
 pub fn export_prompt(config: &TransformerConfig, weights: &[NamedTensor]) -> Result<ExportedAdapter, HfError> {
     let family = Family::nearest(config);
     if config.architecture == Architecture::EncoderOnly {
-        return Err(HfError::NotExpressible {
-            family,
-            problems: vec![
-                "the learned prompt of an encoder stands behind the first token, and peft puts its prompts in front of it".into(),
-            ],
-        });
+        return Err(of_encoder(family));
     }
     family.write(config)?;
     let missing = || HfError::NotExpressible {

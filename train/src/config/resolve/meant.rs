@@ -6,9 +6,30 @@ use toml::Table;
 
 use super::dotted::leaves;
 use super::epochs;
-use super::mistakes::OPTIONAL_KEYS;
 use super::other_names::{LAYER_KEYS, is_number_of_layers, other_name, squashed};
 use crate::config::Config;
+
+/// Keys that no preset sets, so its TOML lacks them.
+pub(super) const OPTIONAL_KEYS: [&str; 18] = [
+    "preset",
+    "data.cache_dir",
+    "data.cache_limit",
+    "data.direct",
+    "data.mix_temperature",
+    "data.text.chat_template",
+    "tokenizer.path",
+    "tokenizer.target_path",
+    "tokenizer.cls_token",
+    "tokenizer.sep_token",
+    "tokenizer.mask_token",
+    "model.activation_dropout",
+    "model.qkv_bias",
+    "model.feed_forward_bias",
+    "model.rope_scaling",
+    "model.local_rope_theta",
+    "model.attention_scale",
+    "model.logits_chunk_rows",
+];
 
 /// Optional keys that answer no name: an option of its own, and a key that was removed.
 const NO_ANSWERS: [&str; 2] = ["preset", "data.direct"];

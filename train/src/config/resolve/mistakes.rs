@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use toml::Value;
 
-use super::meant::meant_by;
+use super::meant::{OPTIONAL_KEYS, meant_by};
 use super::other_names::{is_number_of_layers, layer_keys, other_name};
 use super::other_values::other_value;
 use crate::config::suggest::{did_you_mean, nearest};
@@ -162,25 +162,3 @@ fn longer_siblings<'a>(
     let meant: Vec<&str> = siblings.filter(has_word).collect();
     (!meant.is_empty()).then(|| meant.join(" or "))
 }
-
-/// Keys that no preset sets, so its TOML lacks them.
-pub(super) const OPTIONAL_KEYS: [&str; 18] = [
-    "preset",
-    "data.cache_dir",
-    "data.cache_limit",
-    "data.direct",
-    "data.mix_temperature",
-    "data.text.chat_template",
-    "tokenizer.path",
-    "tokenizer.target_path",
-    "tokenizer.cls_token",
-    "tokenizer.sep_token",
-    "tokenizer.mask_token",
-    "model.activation_dropout",
-    "model.qkv_bias",
-    "model.feed_forward_bias",
-    "model.rope_scaling",
-    "model.local_rope_theta",
-    "model.attention_scale",
-    "model.logits_chunk_rows",
-];

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
 use super::dotted::leaves;
-use super::mistakes::OPTIONAL_KEYS;
+use super::meant::OPTIONAL_KEYS;
 use super::*;
 use crate::config::reference::KeyDoc;
 

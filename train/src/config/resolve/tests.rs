@@ -2,7 +2,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::super::{Precision, Preset, Schedule, Task, presets};
-use super::mistakes::OPTIONAL_KEYS;
+use super::meant::OPTIONAL_KEYS;
 use super::other_names::OTHER_NAMES;
 use super::*;
 
