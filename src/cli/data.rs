@@ -1,15 +1,17 @@
 //! `kiln data`: what the text of a run looks like.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Subcommand;
-use kiln_data::Lengths;
 use kiln_data::files::replace::replace_file;
+use kiln_data::{Lengths, Shape};
 use kiln_lab::diagnose::data_stats::{Batching, DataStats};
 use kiln_lab::report::histogram;
 use kiln_metrics::logging::print::{stderr_line, stdout_line};
 use kiln_metrics::units::{counted, thousands};
+use kiln_train::config::task::traits_of;
 use kiln_train::device::DeviceChoice;
 
 use super::config_args::ConfigArgs;
@@ -61,10 +63,36 @@ pub(super) fn run(Args { what: What::Stats(args) }: Args) -> Result<()> {
     if config.data.is_mixed() {
         return print_sources(&survey.data.notes, DataStats::of_sources(config, vocabulary, &survey.cache_dir)?, &args);
     }
+    if traits_of(config.task).classes.is_some() {
+        // Labelled rows are in memory. The loader knows their lengths and batches.
+        survey.data.notes.iter().for_each(|note| stdout_line!("{note}"));
+        let lengths = survey.data.train.lengths();
+        lengths.iter().for_each(print_lengths);
+        print_shapes(&survey.data.train.shapes().unwrap_or_default(), &lengths);
+        return draw(args.svg.as_deref(), &lengths);
+    }
     let stats = DataStats::of(config, vocabulary, &survey.cache_dir)?;
     print(&stats);
-    if let Some(path) = &args.svg {
-        replace_file(path, histogram::file(&stats.lengths)?.as_bytes())?;
+    draw(args.svg.as_deref(), &stats.lengths)
+}
+
+/// Prints the padding and the number of batches with these shapes.
+fn print_shapes(shapes: &BTreeMap<Shape, usize>, lengths: &[Lengths]) {
+    let sum = |of: &dyn Fn(&Shape) -> usize| shapes.iter().map(|(shape, n)| n * of(shape)).sum::<usize>() as f64;
+    let (rows, padded) = (sum(&|shape| shape.batch_size), sum(&Shape::padded_tokens));
+    let tokens = rows * lengths.iter().map(|side| side.mean).sum::<f64>();
+    stdout_line!(
+        "\npadding {:.1} %, {}, {} per epoch",
+        100.0 * (1.0 - tokens / padded.max(1.0)),
+        counted(shapes.len() as u64, "shape"),
+        counted(shapes.values().sum::<usize>() as u64, "batch")
+    );
+}
+
+/// Draws the lengths into the file `path`, if there is one.
+fn draw(path: Option<&Path>, lengths: &[Lengths]) -> Result<()> {
+    if let Some(path) = path {
+        replace_file(path, histogram::file(lengths)?.as_bytes())?;
         stderr_line!("lengths written to {}", path.display());
     }
     Ok(())

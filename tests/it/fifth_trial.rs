@@ -142,6 +142,20 @@ fn with_classes(place: &Workplace) {
 }
 
 #[test]
+fn labelled_rows_have_statistics() {
+    let place = Workplace::new();
+    let rows: String =
+        (0..30).map(|n| format!("{{\"text\": \"{}\", \"label\": \"{}\"}}\n", "a ".repeat(1 + n % 5), n % 2)).collect();
+    place.write("rows.jsonl", rows);
+    let stats = ["data", "stats", "--task", "classification", "--set", "data.train=rows.jsonl", "--svg", "lengths.svg"];
+    let found = place.run(&stats).ok().stdout;
+    for part in ["2 classes", "lengths in tokens: mean", "padding ", "per epoch"] {
+        assert!(found.contains(part), "{part}: {found}");
+    }
+    assert!(place.read("lengths.svg").starts_with("<svg"));
+}
+
+#[test]
 fn arrays_words_in_columns_and_blank_rows_are_classified_or_answered() {
     let place = Workplace::new();
     with_classes(&place);

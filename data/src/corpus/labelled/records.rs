@@ -42,16 +42,17 @@ impl LabelledCorpus {
 fn number_labels(row: &mut Value, task: Task, config: &LabelConfig) {
     let field = if task == Task::Tagging { &config.tags_field } else { &config.label_field };
     match row.get_mut(field) {
-        Some(Value::Array(labels)) => labels.iter_mut().for_each(number),
-        Some(label) => number(label),
+        Some(Value::Array(labels)) => labels.iter_mut().for_each(|label| number(label, &config.names)),
+        Some(label) => number(label, &config.names),
         None => {}
     }
 }
 
-fn number(label: &mut Value) {
+/// Makes a number of a text of digits. One with zeros in front, such as `03`, stays a name unless the `names` of the classes lack it.
+fn number(label: &mut Value, names: &[String]) {
     let parsed = label.as_str().and_then(|text| Some((text, text.parse::<u32>().ok()?)));
     if let Some((text, value)) = parsed
-        && value.to_string() == text
+        && (value.to_string() == text || !names.is_empty() && !names.iter().any(|name| name == text))
     {
         *label = value.into();
     }
@@ -70,7 +71,7 @@ mod tests {
         let tags = LabelConfig { names: vec!["O".into(), "B".into(), "7".into()], ..LabelConfig::default() };
         let files = [
             ("a.csv", Task::Classification, "text,label\n\"two\nlines\",3\nplain,good\n,bad\n", 2),
-            ("b.tsv", Task::Classification, "label\ttext\n03\tx\n4\ty\n", 2),
+            ("b.tsv", Task::Classification, "label\ttext\n5\tx\n4\ty\n", 2),
             (
                 "c.csv",
                 Task::Tagging,

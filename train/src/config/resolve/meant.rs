@@ -31,6 +31,9 @@ pub(super) const OPTIONAL_KEYS: [&str; 18] = [
     "model.logits_chunk_rows",
 ];
 
+/// What limits pairs as `data.text.seq_len` limits texts.
+pub(super) const LENGTHS_OF_PAIRS: [&str; 2] = ["data.corpus.max_source_len", "data.corpus.max_target_len"];
+
 /// Optional keys that answer no name: an option of its own, and a key that was removed.
 const NO_ANSWERS: [&str; 2] = ["preset", "data.direct"];
 
@@ -62,8 +65,7 @@ pub fn meant_by(name: &str) -> Vec<String> {
     let more: Vec<String> = keys.into_iter().filter(|key| is_meant(key) && !meant.contains(key)).collect();
     meant.extend(more);
     if meant.iter().any(|key| key == "data.text.seq_len") {
-        // The same of pairs.
-        meant.extend(["data.corpus.max_source_len", "data.corpus.max_target_len"].map(str::to_owned));
+        meant.extend(LENGTHS_OF_PAIRS.map(str::to_owned));
     }
     if ["maxtokens", "maxlength"].contains(&wanted.as_str()) {
         // Servers and `transformers` call the length of an answer so.

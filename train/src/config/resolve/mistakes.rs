@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use toml::Value;
 
-use super::meant::{OPTIONAL_KEYS, meant_by};
+use super::meant::{LENGTHS_OF_PAIRS, OPTIONAL_KEYS};
 use super::other_names::{is_number_of_layers, layer_keys, other_name};
 use super::other_values::other_value;
 use crate::config::suggest::{did_you_mean, nearest};
@@ -109,8 +109,10 @@ pub(super) fn correct_mix(key: &str, error: &toml::de::Error, mix: &mut Value) -
 
 fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> String {
     let last = key.rsplit('.').next().unwrap_or(key);
-    if other_name(last).is_some() {
-        return format!("unknown key {key}; did you mean {}?", meant_by(last).join(" or "));
+    if let Some(meant) = other_name(last) {
+        let of_pairs = if meant == "data.text.seq_len" { &LENGTHS_OF_PAIRS[..] } else { &[] };
+        let meant = [&[meant], of_pairs].concat().join(" or ");
+        return format!("unknown key {key}; did you mean {meant}?");
     }
     if let Some((_, meant)) = OTHER_SECTIONS.into_iter().find(|(name, _)| section.is_none() && *name == last) {
         return format!("unknown key {key}; the section is called {meant}, as in {meant}.KEY");

@@ -2,7 +2,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::super::{Precision, Preset, Schedule, Task, presets};
-use super::meant::OPTIONAL_KEYS;
+use super::meant::{LENGTHS_OF_PAIRS, OPTIONAL_KEYS};
 use super::other_names::OTHER_NAMES;
 use super::*;
 
@@ -138,7 +138,11 @@ fn an_unknown_key_like_no_other_is_answered_with_the_keys_of_its_section() {
 fn names_of_other_trainers_lead_to_keys_that_exist() {
     for (name, key) in OTHER_NAMES {
         let problem = only_problem(load_set(None, &[&format!("train.{name}=1")]));
-        assert!(problem.ends_with(&format!("unknown key train.{name}; did you mean {key}?")), "{problem}");
+        let meant = match key {
+            "data.text.seq_len" => [&[key], &LENGTHS_OF_PAIRS[..]].concat().join(" or "),
+            _ => key.to_owned(),
+        };
+        assert!(problem.ends_with(&format!("unknown key train.{name}; did you mean {meant}?")), "{problem}");
         if key.starts_with("--") {
             continue;
         }
