@@ -173,11 +173,11 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
             TextFormat::Auto | TextFormat::BlankLines => "blank lines\0".into(),
             TextFormat::Files => "file\0".into(),
             TextFormat::Lines => "lines\0".into(),
-            // The limit decides which conversations are kept. The number stands for the fields that they are made of.
+            // The limit decides which conversations are kept.
             TextFormat::Chat => {
-                format!("chat 2 {:?} {}{named}\0", corpus.config().learn, corpus.config().seq_len)
+                format!("chat {:?} {}{named}\0", corpus.config().learn, corpus.config().seq_len)
             }
-            TextFormat::Preferences => format!("preferences 2 {}\0", corpus.config().seq_len),
+            TextFormat::Preferences => format!("preferences {}\0", corpus.config().seq_len),
         };
 
         // Nothing for JSON, so that caches of earlier versions stay valid.

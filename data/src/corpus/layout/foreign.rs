@@ -47,9 +47,8 @@ fn parts(row: &Map<String, Value>) -> Option<Foreign> {
     let (field, _) = row.iter().find(|(_, value)| has_parts(value))?;
     let system = row.iter().find(|(_, value)| is_of_parts(value)).map(|(name, _)| in_jq(name));
     let text = r#"([.parts[].text] | join(""))"#;
-    let system = system.map_or(String::new(), |path| {
-        format!(r#"({path} // empty | {{role: "system", content: {text}}}), "#)
-    });
+    let system =
+        system.map_or(String::new(), |path| format!(r#"({path} // empty | {{role: "system", content: {text}}}), "#));
     let messages = format!(
         r#"({}[] | {{role: (if .role == "model" then "assistant" else .role end), content: {text}}})"#,
         in_jq(field)

@@ -111,6 +111,11 @@ struct Column {
 }
 
 impl Column {
+    /// Whether all rows have the same text, such as the name of a role.
+    fn is_constant(&self) -> bool {
+        self.n >= ENOUGH_ROWS && self.distinct.len() == 1
+    }
+
     /// Whether few values recur in many rows.
     fn recurs(&self) -> bool {
         self.n >= ENOUGH_ROWS && self.distinct.len() > 1 && self.distinct.len() * 4 <= self.n
@@ -122,7 +127,7 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let columns = columns_of(rows);
     let strings = strings_of(&columns, order);
     let longest = |except: Option<&String>| {
-        let others = strings.iter().filter(|(name, _)| Some(*name) != except);
+        let others = strings.iter().filter(|(name, column)| Some(*name) != except && !column.is_constant());
         let named = |name: &str| TEXTS.contains(&name.to_lowercase().as_str());
         others.max_by_key(|(name, column)| (named(name), column.n_bytes)).map(|(name, _)| (*name).clone())
     };

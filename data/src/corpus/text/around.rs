@@ -80,7 +80,8 @@ impl<'r> Found<'r> {
 
     /// Reads earlier turns: pairs of a question and an answer, or messages.
     fn read_history(&mut self) -> Result<(), RowProblem> {
-        let Some(history @ Value::Array(turns)) = self.row.get(HISTORY).filter(|_| !self.used.contains(&HISTORY)) else {
+        let Some(history @ Value::Array(turns)) = self.row.get(HISTORY).filter(|_| !self.used.contains(&HISTORY))
+        else {
             return Ok(());
         };
         self.used.push(HISTORY);
@@ -128,7 +129,8 @@ impl<'r> Found<'r> {
 
     /// Returns the fields with a text that is in none of the messages.
     pub(super) fn left_out<'m>(&self, messages: impl Iterator<Item = &'m ChatMessage> + Clone) -> Vec<String> {
-        let is_said = |text: &str| text.trim().is_empty() || messages.clone().any(|one| one.content.trim() == text.trim());
+        let is_said =
+            |text: &str| text.trim().is_empty() || messages.clone().any(|one| one.content.trim() == text.trim());
         let is_lost = |(name, value): &(&String, &Value)| match value {
             Value::String(text) => !is_said(text),
             value if is_nothing(value) || !PARTS.contains(&name.as_str()) => false,

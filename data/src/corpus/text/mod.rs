@@ -15,8 +15,8 @@ use block::TextBlocks;
 pub(crate) use block::{BlockStart, DocumentPart, TextBlock};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
 pub(crate) use conversation::Conversation;
-pub(super) use message::{in_jq, is_written_list, unpack};
 pub use message::{ChatMessage, Role};
+pub(super) use message::{in_jq, is_written_list, unpack};
 pub(crate) use preference::Preference;
 
 use super::RowReport;

@@ -64,9 +64,7 @@ fn prompt_name(row: &Map<String, Value>) -> Option<&'static str> {
 /// Reads an answer, messages or a transcript.
 fn own_messages(name: &str, value: &Value) -> Result<Vec<ChatMessage>, RowProblem> {
     match value {
-        Value::String(text) => {
-            Ok(transcript(text).unwrap_or_else(|| vec![ChatMessage::new(Role::Assistant, text)]))
-        }
+        Value::String(text) => Ok(transcript(text).unwrap_or_else(|| vec![ChatMessage::new(Role::Assistant, text)])),
         Value::Object(_) => {
             let one = message(value).map_err(|problem| malformed(format!("\"{name}\": {problem}")))?;
             Ok(vec![one])

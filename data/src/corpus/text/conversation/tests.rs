@@ -20,8 +20,7 @@ fn every_form_gives_the_same_messages() {
     ] {
         assert_eq!(parsed(line), wanted, "{line}");
     }
-    let line =
-        r#"{"messages": [{"role": "assistant", "content": "4", "reasoning_content": "2 + 2", "weight": 1}]}"#;
+    let line = r#"{"messages": [{"role": "assistant", "content": "4", "reasoning_content": "2 + 2", "weight": 1}]}"#;
     let messages = Conversation::parse(line, "text").expect("a row").messages;
     assert_eq!(messages[0].more, BTreeMap::from([("reasoning_content".to_owned(), "2 + 2".to_owned())]));
 }
