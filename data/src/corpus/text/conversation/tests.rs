@@ -90,3 +90,183 @@ fn rows_that_are_not_conversations_are_named() {
         assert!(problem.contains(wanted), "{line}: {problem}");
     }
 }
+
+const LIST: &str = r#"[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]"#;
+
+/// Rows with a question and its answer in each form, and the value of `data.text.field` for each.
+fn forms() -> Vec<(String, &'static str)> {
+    let shares = r#"[{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]"#;
+    let lists = [
+        (format!(r#""messages": {LIST}"#), "text"),
+        (format!(r#""conversations": {shares}"#), "text"),
+        (format!(r#""dialog": {LIST}"#), "dialog"),
+        (r#""ask": "Hi", "reply": "Hello!""#.to_owned(), "ask,reply"),
+    ];
+    let pairs = ANSWERS.map(|[question, answer]| (format!(r#""{question}": "Hi", "{answer}": "Hello!""#), "text"));
+    lists.into_iter().chain(pairs).collect()
+}
+
+fn texts(line: &str, field: &str) -> Vec<String> {
+    let messages = Conversation::parse(line, field).expect(line).messages;
+    messages.into_iter().map(|message| message.content).collect()
+}
+
+fn problem(line: &str) -> String {
+    Conversation::parse(line, "text").expect_err(line).to_string()
+}
+
+#[test]
+fn instructions_are_the_system_message_in_every_form() {
+    for (row, field) in forms() {
+        for name in ["system", "system_prompt", "system_message"] {
+            let line = format!(r#"{{"{name}": "Be brief.", {row}}}"#);
+            let found = Conversation::parse(&line, field).expect(&line);
+            assert_eq!(found.messages[0], ChatMessage::new(Role::System, "Be brief."), "{line}");
+            assert_eq!((found.messages.len(), found.left_out), (3, Vec::new()), "{line}");
+            for nothing in ["null", "\" \"", "[]"] {
+                assert_eq!(texts(&format!(r#"{{"{name}": {nothing}, {row}}}"#), field), ["Hi", "Hello!"]);
+            }
+        }
+    }
+
+    let with_own = |system: &str| {
+        format!(
+            r#"{{"system": "{system}", "messages": [{{"role": "system", "content": "Be brief."}},
+            {{"role": "user", "content": "Hi"}}, {{"role": "assistant", "content": "Hello!"}}]}}"#
+        )
+    };
+    assert_eq!(texts(&with_own("Be brief. "), "text"), ["Be brief.", "Hi", "Hello!"]);
+    let refused = problem(&with_own("Be long."));
+    assert!(refused.contains("\"system\" and the system message have different instructions: keep one"), "{refused}");
+    let two = problem(r#"{"system": "a", "system_prompt": "b", "prompt": "Hi", "completion": "Hello!"}"#);
+    assert!(two.contains("\"system\" and \"system_prompt\" have different instructions"), "{two}");
+    let other = problem(r#"{"system": {"a": 1}, "prompt": "Hi", "completion": "Hello!"}"#);
+    assert!(other.contains("field \"system\" is an object, wanted a string"), "{other}");
+}
+
+#[test]
+fn the_context_of_a_question_is_read_and_an_empty_question_adds_no_lines() {
+    for (row, wanted) in [
+        (r#"{"instruction": "Sum up.", "context": "A b.", "response": "x", "category": "c"}"#, "Sum up.\n\nA b."),
+        (r#"{"context": "A b.", "question": "Sum up.", "answer": "x"}"#, "Sum up.\n\nA b."),
+        (r#"{"instruction": "Sum up.", "context": "", "response": "x"}"#, "Sum up."),
+        (r#"{"instruction": "Sum up.", "input": "A b.", "context": "A b.", "output": "x"}"#, "Sum up.\n\nA b."),
+        (r#"{"instruction": "", "input": "A b.", "output": "x"}"#, "A b."),
+        (r#"{"instruction": " \n", "context": "A b.", "output": "x"}"#, "A b."),
+    ] {
+        assert_eq!(texts(row, "text"), [wanted, "x"], "{row}");
+    }
+    let two = problem(r#"{"instruction": "Sum up.", "input": "a", "context": "b", "output": "x"}"#);
+    assert!(two.contains("\"input\" and \"context\" have two texts for one question: join them"), "{two}");
+}
+
+#[test]
+fn history_has_the_turns_before_the_question() {
+    let wanted = ["Be brief.", "a", "b", "c", "d", "Hi", "Hello!"];
+    for history in [
+        r#"[["a", "b"], ["c", "d"]]"#,
+        r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]"#,
+    ] {
+        let line = format!(
+            r#"{{"system": "Be brief.", "instruction": "Hi", "input": "", "output": "Hello!", "history": {history}}}"#
+        );
+        assert_eq!(texts(&line, "text"), wanted, "{line}");
+        assert_eq!(Conversation::parse(&line, "text").expect("a row").left_out, Vec::<String>::new());
+    }
+    for nothing in ["[]", "null"] {
+        assert_eq!(
+            texts(&format!(r#"{{"prompt": "Hi", "completion": "x", "history": {nothing}}}"#), "text"),
+            ["Hi", "x"]
+        );
+    }
+    let refused = problem(r#"{"prompt": "Hi", "completion": "x", "history": [["a", "b"], ["c"]]}"#);
+    assert!(
+        refused.contains("field \"history\": turn 2 is an array, wanted a list of a question and its"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn fields_with_texts_that_no_message_has_are_named() {
+    for (row, field) in forms() {
+        let line = format!(
+            r#"{{{row}, "note": "a text", "empty": " ", "n": 7, "again": "Hello!", "tools": [1], "meta": ["x"]}}"#
+        );
+        assert_eq!(Conversation::parse(&line, field).expect(&line).left_out, ["note", "tools"], "{line}");
+    }
+    for (line, wanted) in [
+        (format!(r#"{{"prompt": "Hi", "messages": {LIST}}}"#), &[][..]),
+        (format!(r#"{{"context": "c", "history": [["a", "b"]], "messages": {LIST}}}"#), &["context", "history"]),
+        (r#"{"question": "Hi", "context": ["c"], "answer": "x"}"#.to_owned(), &["context"]),
+        (
+            r#"{"question": "Hi", "history": "before", "answer": "x", "reasoning": "y"}"#.to_owned(),
+            &["history", "reasoning"],
+        ),
+    ] {
+        assert_eq!(Conversation::parse(&line, "text").expect(&line).left_out, wanted, "{line}");
+    }
+}
+
+#[test]
+fn weights_make_answers_context() {
+    let learned = |mark: &str| {
+        let line = format!(
+            r#"{{"messages": [{{"role": "user", "content": "a"}}, {{"role": "assistant", "content": "b"{mark}}},
+            {{"role": "user", "content": "c"}}, {{"role": "assistant", "content": "d", "weight": 1.0, "train": null}}]}}"#
+        );
+        Conversation::parse(&line, "text").map(|found| {
+            assert!(found.messages[3].is_learned);
+            found.messages[1].is_learned
+        })
+    };
+    for mark in [
+        r#", "weight": 0"#,
+        r#", "weight": 0.0"#,
+        r#", "train": false"#,
+        r#", "weight": false"#,
+        r#", "training": false"#,
+    ] {
+        assert_eq!(learned(mark), Ok(false), "{mark}");
+    }
+    for mark in ["", r#", "weight": 1"#, r#", "train": true"#, r#", "weight": null"#, r#", "loss": 2.5"#] {
+        assert_eq!(learned(mark), Ok(true), "{mark}");
+    }
+    for (mark, wanted) in [
+        (r#", "weight": 0.5"#, "message 2: \"weight\" is 0.5, wanted 1 or true"),
+        (r#", "weight": -1"#, "message 2: \"weight\" is -1, wanted 1"),
+        (r#", "train": "no""#, "message 2: \"train\" is \"no\", wanted 1"),
+    ] {
+        let refused = learned(mark).expect_err(mark).to_string();
+        assert!(refused.contains(wanted), "{refused}");
+    }
+    let none = problem(
+        r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}"#,
+    );
+    assert!(none.contains("no answer to learn: \"weight\" or \"train\""), "{none}");
+}
+
+#[test]
+fn calls_without_content_are_as_good_as_none() {
+    for key in ["tool_calls", "function_call"] {
+        let line = |calls: &str| {
+            format!(
+                r#"{{"messages": [{{"role": "user", "content": "a"}}, {{"role": "assistant", "content": "b", "{key}": {calls}}}]}}"#
+            )
+        };
+        for nothing in ["null", "[]", "{}"] {
+            assert_eq!(texts(&line(nothing), "text"), ["a", "b"]);
+        }
+        let refused = problem(&line(r#"[{"id": 1}]"#));
+        assert!(refused.contains(&format!("message 2: it has \"{key}\", which Kiln does not support")), "{refused}");
+    }
+}
+
+#[test]
+fn messages_in_a_string_are_answered_with_the_way_to_a_list() {
+    let line = serde_json::json!({ "messages": LIST }).to_string();
+    let refused = problem(&line);
+    assert!(refused.ends_with(
+        "wanted an array of messages: it holds JSON, so make a list of it with jq -c '.messages |= fromjson'"
+    ));
+}
