@@ -70,7 +70,7 @@ fn a_prompt_that_the_answers_begin_with_is_written_once() {
         (list(&long), &[], &["Hi", "Yes?", "Who?"]),
     ] {
         let line = serde_json::json!({ "prompt": prompt, "chosen": with(own, "A"), "rejected": with(own, "B") });
-        let wanted = |answer: &str| [wanted, &[answer]].concat();
+        let wanted = |answer: &'static str| [wanted, &[answer]].concat();
         assert_eq!(both(&line.to_string()), [wanted("A"), wanted("B")], "{line}");
     }
 
