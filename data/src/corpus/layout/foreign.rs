@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::corpus::text::{in_jq, is_written_list, unpack};
+use crate::corpus::text::{in_jq, is_of_texts, is_written_list, unpack};
 
 /// A row as Kiln reads it, for messages.
 const READ_ROW: &str = r#"{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}"#;
@@ -19,7 +19,8 @@ pub(super) struct Foreign {
 
 /// Recognizes the layout of `row`.
 pub(super) fn foreign(row: &Map<String, Value>) -> Option<Foreign> {
-    written_list(row).or_else(|| single_message(row)).or_else(|| parts(row)).or_else(|| turns_by_role(row))
+    let forms = [written_list, single_message, parts, texts_in_lists, turns_by_role];
+    forms.into_iter().find_map(|form| form(row))
 }
 
 /// A list of messages in a string, as tables have it.
@@ -35,7 +36,7 @@ fn single_message(row: &Map<String, Value>) -> Option<Foreign> {
     ["text", "content", "value", "message"].into_iter().find(|name| row.get(*name).is_some_and(Value::is_string))?;
     let is_tree = row.contains_key("parent_id") || row.contains_key("message_tree_id");
     let (name, unit) = match is_tree {
-        true => ("messages of trees, one per row (OpenAssistant)", "path from a first message to a last answer"),
+        true => ("messages of OpenAssistant's trees, one per row", "path from a first message to a last answer"),
         false => ("messages, one per row", "conversation"),
     };
     Some(Foreign { name: name.into(), way_out: format!("write one row for each {unit}: {READ_ROW}") })
@@ -54,13 +55,25 @@ fn parts(row: &Map<String, Value>) -> Option<Foreign> {
         in_jq(field)
     );
     Some(Foreign {
-        name: format!("conversations with \"{field}\" of parts (Gemini)"),
+        name: format!("conversations of Gemini, with parts in \"{field}\""),
         way_out: format!("make messages of them with jq -c '{{messages: [{system}{messages}]}}'"),
     })
 }
 
 fn is_of_parts(value: &Value) -> bool {
     value.get("parts").is_some_and(Value::is_array)
+}
+
+/// Messages whose content is a list of typed texts, as OpenAI has them next to images.
+fn texts_in_lists(row: &Map<String, Value>) -> Option<Foreign> {
+    let is_message = |value: &Value| value.get("role").is_some() && value.get("content").is_some_and(is_of_texts);
+    let has_lists = |value: &Value| value.as_array().is_some_and(|list| list.iter().any(is_message));
+    let (field, _) = row.iter().find(|(_, value)| has_lists(value))?;
+    let joined = r#"if (.content | type) == "array" then .content |= (map(.text // empty) | join("")) else . end"#;
+    Some(Foreign {
+        name: format!("conversations whose messages in \"{field}\" are lists of parts"),
+        way_out: format!("make one text of the parts with jq -c '{} |= map({joined})'", in_jq(field)),
+    })
 }
 
 /// A list of turns with the roles as names.

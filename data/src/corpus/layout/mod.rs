@@ -109,7 +109,7 @@ impl RowReader<'_> {
         // The columns of CoNLL have no names in the file.
         let they_have = if format.has_tags() { String::new() } else { format!(" (they have {names})") };
         let is_labelled = matches!(self.task, Task::Classification | Task::Tagging);
-        let not_read = (!is_labelled && !format.has_tags()).then(|| rows.iter().find_map(foreign)).flatten();
+        let not_read = (!is_labelled && !format.has_tags()).then(|| rows.first().and_then(foreign)).flatten();
         if let Some(Foreign { name, way_out }) = not_read {
             return Err(Error::BadRows(format!(
                 "{}: its rows are {name}{they_have}, which Kiln does not read\n{way_out}",

@@ -195,7 +195,7 @@ fn conversations_in_forms_that_are_not_read_are_said_to_be_that() {
     for (row, name, way_out) in [
         (
             r#"{"message_id": "0", "parent_id": null, "text": "a b", "role": "prompter"}"#,
-            "messages of trees, one per row (OpenAssistant)",
+            "messages of OpenAssistant's trees, one per row",
             "write one row for each path",
         ),
         (
@@ -205,8 +205,13 @@ fn conversations_in_forms_that_are_not_read_are_said_to_be_that() {
         ),
         (
             of_parts,
-            "conversations with \"contents\" of parts (Gemini)",
+            "conversations of Gemini, with parts in \"contents\"",
             "jq -c '{messages: [(.systemInstruction // empty",
+        ),
+        (
+            r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": "b"}]}"#,
+            "conversations whose messages in \"messages\" are lists of parts",
+            "jq -c '.messages |= map(if (.content | type)",
         ),
         (&written, "conversations whose \"messages\" is a string", "jq -c '.messages |= fromjson'"),
         (
@@ -216,6 +221,7 @@ fn conversations_in_forms_that_are_not_read_are_said_to_be_that() {
         ),
     ] {
         let row = row.replace('\n', " ");
+
         let text = format!("{row}\n").repeat(12);
         for (task, keys) in
             [(Task::Lm, chat), (Task::Translation, DEFAULT), (Task::Mlm, [DEFAULT[0], ["auto", "body"]])]
@@ -226,7 +232,11 @@ fn conversations_in_forms_that_are_not_read_are_said_to_be_that() {
             assert!(!message.contains("--set") && !message.contains("--task"), "{row}: {message}");
         }
     }
+
     // A plain text next to such a field is read where it is asked for.
+    let lists = r#"{"turns": [{"role": "user", "content": "a"}]}"#;
+    let mixed = refusal("a.jsonl", &format!("{lists}\n{written}\n"), Task::Lm, DEFAULT);
+    assert!(mixed.contains("its rows are conversations (they have"), "{mixed}");
     let tree = r#"{"parent_id": null, "text": "a b", "role": "prompter"}"#;
     assert_eq!(refusal("a.jsonl", tree, Task::Lm, DEFAULT), "");
 }

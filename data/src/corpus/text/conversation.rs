@@ -55,6 +55,7 @@ impl Conversation {
                 )));
             }
         };
+
         let messages = std::mem::take(&mut found.messages);
         let messages = found.with_system(messages)?;
         let left_out = found.left_out(messages.iter());

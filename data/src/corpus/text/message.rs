@@ -107,6 +107,11 @@ pub(crate) fn is_written_list(value: &Value) -> bool {
     list.first().is_some_and(|first| first.get("role").is_some() || first.get("from").is_some())
 }
 
+/// Whether the content of a message is a list of parts with texts.
+pub(crate) fn is_of_texts(content: &Value) -> bool {
+    content.as_array().is_some_and(|parts| parts.iter().any(|part| part.get("text").is_some_and(Value::is_string)))
+}
+
 /// Says how a string with messages becomes a list.
 pub(crate) fn unpack(field: &str) -> String {
     format!("it holds JSON, so make a list of it with jq -c '{} |= fromjson'", in_jq(field))
@@ -131,6 +136,9 @@ pub(super) fn message(value: &Value) -> Result<ChatMessage, String> {
     let [role_name, content_name] = if fields.contains_key("from") { ["from", "value"] } else { ["role", "content"] };
     let text = |name: &str| match fields.get(name) {
         Some(Value::String(text)) => Ok(text),
+        Some(list) if is_of_texts(list) => {
+            Err(format!("\"{name}\" is an array of parts, wanted a string: join their texts"))
+        }
         Some(other) => Err(format!("\"{name}\" is {}, wanted a string", kind(other))),
         None => Err(format!("it has no \"{name}\"")),
     };

@@ -16,7 +16,7 @@ pub(crate) use block::{BlockStart, DocumentPart, TextBlock};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
 pub(crate) use conversation::Conversation;
 pub use message::{ChatMessage, Role};
-pub(super) use message::{in_jq, is_written_list, unpack};
+pub(super) use message::{in_jq, is_of_texts, is_written_list, unpack};
 pub(crate) use preference::Preference;
 
 use super::RowReport;

@@ -244,6 +244,7 @@ impl Rendering<'_> {
         if marks_answers && marked.is_empty() && learn != Learn::Everything {
             return Err(TemplateError("no {% generation %} block of the template came to be used".into()));
         }
+
         let learns_all = !messages.iter().any(ChatMessage::is_unlearned_answer);
         let spans = match learn {
             Learn::Everything if learns_all => iter::once(0..whole.len()).collect(),

@@ -229,6 +229,7 @@ fn weights_make_answers_context() {
     ] {
         assert_eq!(learned(mark), Ok(false), "{mark}");
     }
+
     for mark in ["", r#", "weight": 1"#, r#", "train": true"#, r#", "weight": null"#, r#", "loss": 2.5"#] {
         assert_eq!(learned(mark), Ok(true), "{mark}");
     }
