@@ -121,7 +121,7 @@ fn print(stats: &DataStats) {
     stdout_line!("{} kept, {} skipped", counted(report.kept, "row"), share(report.bad(), report.rows()));
     stdout_line!("  over the length limits {}", share(report.over_long, report.rows()));
     stdout_line!("  repeat an earlier row {}", share(stats.n_duplicates, report.kept));
-    report.filter_notes().iter().for_each(|note| stdout_line!("  {note}"));
+    report.notes().iter().for_each(|note| stdout_line!("  {note}"));
     if let Some(cut) = stats.n_cut {
         stdout_line!("  longer than a row, and cut {}", share(cut, report.kept));
     }

@@ -56,3 +56,4 @@ mod tokenizer_settings;
 mod training;
 mod translations;
 mod weights_out_of_range;
+mod whole_conversations;

@@ -127,7 +127,7 @@ impl<'a> PairBlockEncoder<'a> {
         self.encoder.count_unknown_source(&pair.source, &self.source, &mut encoded.report.unknown)?;
         self.encoder.count_unknown_target(&pair.target, &self.target, &mut encoded.report.unknown)?;
         let special = self.encoder.count_spelled(&pair.source, &pair.target);
-        encoded.report.add_special(special, self.encoder.splits_special_tokens());
+        encoded.report.add_special(special, self.encoder.splits_special_tokens(), "data.corpus");
         encoded.extend(&self.source, self.narrow);
         encoded.extend(&self.target, self.narrow);
         encoded.rows.push((self.source.len() as u32, (self.source.len() + self.target.len()) as u32));
@@ -161,7 +161,7 @@ impl<'a> TextBlockEncoder<'a> {
                     self.encoder.encode(text, &mut self.ids)?;
                     self.encoder.count_unknown(text, &self.ids, &mut encoded.report.unknown)?;
                     let special = self.encoder.count_spelled(text);
-                    encoded.report.add_special(special, self.encoder.splits_special_tokens());
+                    encoded.report.add_special(special, self.encoder.splits_special_tokens(), "data.text");
                     let nothing = self.ids.is_empty() && !continues;
                     nothing.then(|| RowProblem::Malformed("the document has no tokens after normalization".into()))
                 }
@@ -228,8 +228,9 @@ impl<'a> ChatBlockEncoder<'a> {
                 Ok(row_ids) => {
                     let messages = row.iter().flat_map(T::messages);
                     let special = messages.map(|messages| self.encoder.count_spelled(messages)).sum();
-                    encoded.report.add_special(special, self.corpus.config().split_special_tokens);
+                    encoded.report.add_special(special, self.corpus.config().split_special_tokens, "data.text");
                     encoded.report.add_kept(1);
+                    row.iter().for_each(|row| encoded.report.add_left_out(row.left_out()));
                     encoded.rows.push((0, row_ids.len() as u32));
                     encoded.add_origin(*line, || Some(hash_of(row.iter().flat_map(T::messages))));
                     encoded.extend(&row_ids, false);
@@ -269,6 +270,7 @@ fn hash_of<'a>(conversations: impl Iterator<Item = &'a [ChatMessage]>) -> u128 {
     for messages in conversations {
         for message in messages {
             texts.extend([message.role.name(), message.content.as_str()]);
+            texts.extend(message.is_unlearned_answer().then_some("context"));
             texts.extend(message.more.iter().flat_map(|(name, text)| [name.as_str(), text.as_str()]));
         }
         texts.push("");
@@ -279,11 +281,18 @@ fn hash_of<'a>(conversations: impl Iterator<Item = &'a [ChatMessage]>) -> u128 {
 /// A row of conversations.
 trait Messages {
     fn messages(&self) -> impl Iterator<Item = &[ChatMessage]>;
+
+    /// Returns the fields with a text that no message has.
+    fn left_out(&self) -> &[String];
 }
 
 impl Messages for Conversation {
     fn messages(&self) -> impl Iterator<Item = &[ChatMessage]> {
         iter::once(self.messages.as_slice())
+    }
+
+    fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 }
 
@@ -291,5 +300,9 @@ impl Messages for Conversation {
 impl Messages for Preference {
     fn messages(&self) -> impl Iterator<Item = &[ChatMessage]> {
         [&self.chosen, &self.rejected].into_iter().map(|conversation| conversation.messages.as_slice())
+    }
+
+    fn left_out(&self) -> &[String] {
+        &self.chosen.left_out
     }
 }

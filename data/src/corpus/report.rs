@@ -1,5 +1,7 @@
 //! Counts of the rows of a corpus: kept ones, bad ones, and those that a filter has dropped.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +15,11 @@ use crate::formats::RowProblem;
 
 /// Rows that a report shows of each kind of problem.
 const SHOWN_PER_KIND: usize = 3;
+
+/// Fields that a note names.
+const FIELDS_SHOWN: usize = 8;
+/// Fields that are counted.
+const MOST_FIELDS: usize = 100;
 
 /// Most bad rows that a message offers to leave out, as a fraction. More of them are probably read in a wrong way.
 const MOST_TO_LEAVE_OUT: f64 = 0.5;
@@ -84,12 +91,18 @@ pub struct RowReport {
     /// Special tokens that the usable rows spell and that are read as these tokens.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub read_special: u64,
+    /// The section of the configuration whose `split_special_tokens` decides about them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub special_section: String,
     /// Usable rows that a filter has dropped, by its keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<DroppedRows>,
     /// Kept documents that are too long to be filtered.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unfiltered: u64,
+    /// Fields of conversations with a text that Kiln leaves out, each with the number of usable rows that have it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_out: BTreeMap<String, u64>,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -122,6 +135,31 @@ impl RowReport {
             format!("data.filter: {} documents of more than 1 MiB are kept without being filtered", self.unfiltered)
         });
         self.dropped.iter().map(note).chain(unfiltered).collect()
+    }
+
+    /// Returns what the user should know of the usable rows: what the filters have dropped, and which fields are left out.
+    pub fn notes(&self) -> Vec<String> {
+        self.filter_notes().into_iter().chain(self.left_out_note()).collect()
+    }
+
+    /// Names the fields that are left out; fields of the same number of rows together.
+    fn left_out_note(&self) -> Option<String> {
+        let mut by_rows: BTreeMap<Reverse<u64>, Vec<&str>> = BTreeMap::new();
+        for (field, rows) in &self.left_out {
+            by_rows.entry(Reverse(*rows)).or_default().push(field);
+        }
+        let more = by_rows.values().map(Vec::len).sum::<usize>().saturating_sub(FIELDS_SHOWN);
+        let mut room = FIELDS_SHOWN;
+        let mut parts = Vec::new();
+        for (Reverse(rows), mut fields) in by_rows {
+            fields.truncate(room);
+            room -= fields.len();
+            let s = if rows == 1 { "" } else { "s" };
+            parts.extend((!fields.is_empty()).then(|| format!("{} (in {rows} row{s})", fields.join(", "))));
+        }
+        parts.extend((more > 0).then(|| format!("{more} more")));
+        let advice = "put texts that the model must read into the messages";
+        (!parts.is_empty()).then(|| format!("fields that are left out: {}; {advice}", parts.join(", ")))
     }
 
     /// Returns the number of rows that were skipped.
@@ -164,9 +202,24 @@ impl RowReport {
         self.add_bad(file, line, &repeated());
     }
 
-    /// Counts special tokens that a usable row spells.
-    pub(crate) fn add_special(&mut self, n: u64, stays_text: bool) {
-        *(if stays_text { &mut self.spelled } else { &mut self.read_special }) += n;
+    /// Counts special tokens that a usable row spells. `section` has the key that decides about them.
+    pub(crate) fn add_special(&mut self, n: u64, stays_text: bool, section: &str) {
+        if n > 0 {
+            *(if stays_text { &mut self.spelled } else { &mut self.read_special }) += n;
+            section.clone_into(&mut self.special_section);
+        }
+    }
+
+    /// Counts the fields of a usable row that are left out.
+    pub(crate) fn add_left_out(&mut self, fields: &[String]) {
+        fields.iter().for_each(|field| self.add_field(field, 1));
+    }
+
+    fn add_field(&mut self, field: &str, rows: u64) {
+        // Rows may have names at random.
+        if self.left_out.len() < MOST_FIELDS || self.left_out.contains_key(field) {
+            *self.left_out.entry(field.to_owned()).or_default() += rows;
+        }
     }
 
     /// Adds the counts of later rows.
@@ -179,8 +232,12 @@ impl RowReport {
         self.unknown.merge(later.unknown);
         self.spelled += later.spelled;
         self.read_special += later.read_special;
+        if self.special_section.is_empty() {
+            self.special_section = later.special_section;
+        }
         self.unfiltered += later.unfiltered;
         later.dropped.into_iter().for_each(|dropped| self.add_dropped(dropped));
+        later.left_out.iter().for_each(|(field, rows)| self.add_field(field, *rows));
         for row in later.shown {
             if n_shown(&self.shown, row.kind) < SHOWN_PER_KIND {
                 self.shown.push(row);
@@ -219,11 +276,12 @@ impl RowReport {
     }
 }
 
-/// Says how many special tokens texts spell, and whether they stayed text; `None` for 0.
-pub fn spelled_tokens(n: u64, stays_text: bool) -> Option<String> {
+/// Says how many special tokens texts spell, and whether they stayed text; `None` for 0. `section` of the configuration has the key that
+/// decides about them, such as `data.text`.
+pub fn spelled_tokens(n: u64, stays_text: bool, section: &str) -> Option<String> {
     let (s, it) = if n == 1 { ("", "it stays") } else { ("s", "they stay") };
     let what = match stays_text {
-        true => format!("in the text: {it} text, unless split_special_tokens = false"),
+        true => format!("in the text: {it} text, unless {section}.split_special_tokens = false"),
         false => "in the text and read as such".to_owned(),
     };
     (n > 0).then(|| format!("{n} special token{s} spelled {what}"))
@@ -251,8 +309,10 @@ impl fmt::Display for RowReport {
         if !self.unknown.is_empty() {
             write!(f, "\n  {}", self.unknown)?;
         }
-        for said in [spelled_tokens(self.spelled, true), spelled_tokens(self.read_special, false)].into_iter().flatten()
-        {
+        // Caches of earlier versions do not name the section.
+        let section = if self.special_section.is_empty() { "data.text" } else { &self.special_section };
+        for said in [(self.spelled, true), (self.read_special, false)] {
+            let Some(said) = spelled_tokens(said.0, said.1, section) else { continue };
             write!(f, "\n  {said}")?;
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use names::{add_missing, neighbouring_names};
+use names::{add_missing, controls, neighbouring_names};
 
 use super::around::around;
 use super::chat::chat_template_next_to;
@@ -109,7 +109,9 @@ impl TextTokenizer {
         }
         let names = TextNames::find(&whole, config, hints, path)?;
         let around = around(&mut whole, path)?;
-        let vocabulary = Vocabulary::parse(json, path, &names.all(), names.unk_token.as_deref())?;
+        let controls = controls(&whole, &names);
+        let controls: Vec<&str> = controls.iter().map(String::as_str).collect();
+        let vocabulary = Vocabulary::parse(json, path, &controls, names.unk_token.as_deref())?;
         let special = names.ids(&vocabulary);
         // Other roles do not end a text: a symbol that the trainer of a SentencePiece model defined stays part of texts.
         let ends: Vec<u32> = special.eos.into_iter().collect();

@@ -134,7 +134,7 @@ fn source(
             counted(source.n_rows() as u64, "row")
         ));
     }
-    notes.extend(spelled_tokens(source.n_spelled(), shape.splits_special_tokens));
+    notes.extend(spelled_tokens(source.n_spelled(), shape.splits_special_tokens, "data.text"));
     if source.unknown().tokens > 0 {
         notes.push(source.unknown().to_string());
     }

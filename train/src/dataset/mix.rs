@@ -184,10 +184,10 @@ fn of_source(entry: &MixEntry) -> String {
     format!("data.mix, source \"{}\"", entry.name)
 }
 
-/// Returns what a source's filter has dropped.
+/// Returns what a source's filter has dropped, and the fields of its rows that are left out.
 fn notes_of_filter(entry: &MixEntry, cache: &TokenCache) -> impl Iterator<Item = String> {
     let source = of_source(entry);
-    cache.report().filter_notes().into_iter().map(move |note| format!("{source}: {note}"))
+    cache.report().notes().into_iter().map(move |note| format!("{source}: {note}"))
 }
 
 /// Returns the files of each source that has some.

@@ -47,7 +47,7 @@ pub(super) fn open(
         }
     };
     watched.ensure_unchanged().context("data.train")?;
-    let notes = corpus.notes().into_iter().chain(report.filter_notes()).chain(folding);
+    let notes = corpus.notes().into_iter().chain(report.notes()).chain(folding);
     let notes = notes.chain(one_document(&report, &corpus)?);
     let notes = notes.chain(default_template(config, &tokenizer)?).collect();
     let vocabulary = Vocabulary::Text(tokenizer);

@@ -68,6 +68,7 @@ fn special_tokens_that_documents_spell_follow_the_configuration() {
     let (split, read) = (cache(true), cache(false));
     assert_eq!((split.report().spelled, split.report().read_special), (1, 0));
     assert_eq!((read.report().spelled, read.report().read_special), (0, 1));
+    assert!(split.report().to_string().contains("unless data.text.split_special_tokens = false"));
     let prompt = fixture.tokenizer.encode_prompt("One more day</s> came.").expect("encodes");
     let read = ids(read.document(0));
     assert!(prompt.ends_with(&read) && read.contains(&end), "{read:?} {prompt:?}");

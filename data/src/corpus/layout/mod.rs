@@ -11,7 +11,9 @@
 //! | labelled texts | a text next to a name that recurs | classification |
 //! | pairs | two texts | translation |
 //! | texts | one text | lm or mlm |
+//! | messages in rows of their own, of parts or in a string | `foreign.rs` | nothing: the message says how to make messages of them |
 
+mod foreign;
 mod recognize;
 #[cfg(test)]
 mod tests;
@@ -20,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use self::foreign::{Foreign, foreign};
 use self::recognize::{is_rated, labelled_pairs, names_in, recognize, two_texts};
 use super::json::{FirstRows, first_rows};
 use super::labelled::LabelConfig;
@@ -102,6 +105,18 @@ impl RowReader<'_> {
             return Ok(());
         }
 
+        let names = names_in(&rows).iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+        // The columns of CoNLL have no names in the file.
+        let they_have = if format.has_tags() { String::new() } else { format!(" (they have {names})") };
+        let is_labelled = matches!(self.task, Task::Classification | Task::Tagging);
+        let not_read = (!is_labelled && !format.has_tags()).then(|| rows.first().and_then(foreign)).flatten();
+        if let Some(Foreign { name, way_out }) = not_read {
+            return Err(Error::BadRows(format!(
+                "{}: its rows are {name}{they_have}, which Kiln does not read\n{way_out}",
+                file.display()
+            )));
+        }
+
         let layout = if format.has_tags() {
             Some(Layout::Tagged { words: "tokens".into(), tags: "tags".into() })
         } else if rows.iter().any(|row| self.is_rated(row)) {
@@ -115,9 +130,6 @@ impl RowReader<'_> {
         let keeps_task = self.text.format == TextFormat::Chat || !self.other_tasks.contains(&Task::Translation);
         let answers = keeps_task.then(|| self.as_answers(&layout, &rows, &order)).flatten();
         let layout = answers.unwrap_or(layout);
-        let names = names_in(&rows).iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
-        // The columns of CoNLL have no names in the file.
-        let they_have = if format.has_tags() { String::new() } else { format!(" (they have {names})") };
         let rows_are = format!("{}: its rows are {}{they_have}", file.display(), layout.name());
 
         let Some((task, mut flags)) = self.flags(&layout) else {

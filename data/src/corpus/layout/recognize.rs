@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::Layout;
 use crate::corpus::fields::{are_alike, is_about, is_label};
-use crate::corpus::pairs::texts_of;
+use crate::corpus::pairs::{says_direction, texts_of};
 use crate::corpus::text::{ANSWERS, Rating};
 
 /// Names of the text that a class belongs to, and of plain texts.
@@ -111,6 +111,11 @@ struct Column {
 }
 
 impl Column {
+    /// Whether all rows have the same text, such as the name of a role.
+    fn is_constant(&self) -> bool {
+        self.n >= ENOUGH_ROWS && self.distinct.len() == 1
+    }
+
     /// Whether few values recur in many rows.
     fn recurs(&self) -> bool {
         self.n >= ENOUGH_ROWS && self.distinct.len() > 1 && self.distinct.len() * 4 <= self.n
@@ -124,13 +129,20 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let longest = |except: Option<&String>| {
         let others = strings.iter().filter(|(name, _)| Some(*name) != except);
         let named = |name: &str| TEXTS.contains(&name.to_lowercase().as_str());
-        others.max_by_key(|(name, column)| (named(name), column.n_bytes)).map(|(name, _)| (*name).clone())
+        others
+            .max_by_key(|(name, column)| (named(name), !column.is_constant(), column.n_bytes))
+            .map(|(name, _)| (*name).clone())
     };
 
     let names: Vec<&str> = strings.iter().map(|(name, _)| name.as_str()).collect();
     let label = label_of(&columns);
+    // The same words in all rows, such as the name of a role, are not a text, unless the names of the fields say so.
+    let is_text = |at: usize| !strings[at].1.is_constant();
+    let are_texts = |source: usize, target: usize| {
+        says_direction(names[source], names[target]) || is_text(source) && is_text(target)
+    };
     let are_pair = match texts_of(&names) {
-        [Some(source), Some(target)] => {
+        [Some(source), Some(target)] if are_texts(source, target) => {
             Some(Layout::Pairs { source: names[source].into(), target: names[target].into() })
         }
         _ => None,

@@ -185,3 +185,78 @@ fn a_run_that_keeps_its_task_gets_no_flag_for_another() {
         "its rows are texts with labels (they have \"label\", \"text\"): read them as such with --task classification"
     ));
 }
+
+#[test]
+fn conversations_in_forms_that_are_not_read_are_said_to_be_that() {
+    let chat = [DEFAULT[0], ["chat", "text"]];
+    let written = serde_json::json!({ "messages": r#"[{"role": "user"}]"# }).to_string();
+    let of_parts = r#"{"systemInstruction": {"role": "system", "parts": [{"text": "S"}]},
+        "contents": [{"role": "user", "parts": [{"text": "a"}]}, {"role": "model", "parts": [{"text": "b"}]}]}"#;
+    for (row, name, way_out) in [
+        (
+            r#"{"message_id": "0", "parent_id": null, "text": "a b", "role": "prompter"}"#,
+            "messages of OpenAssistant's trees, one per row",
+            "write one row for each path",
+        ),
+        (
+            r#"{"conversation_id": 3, "content": "a b", "role": "Assistant"}"#,
+            "messages, one per row",
+            "write one row for each conversation: {\"messages\": [",
+        ),
+        (
+            of_parts,
+            "conversations of Gemini, with parts in \"contents\"",
+            "jq -c '{messages: [(.systemInstruction // empty",
+        ),
+        (
+            r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": "b"}]}"#,
+            "conversations whose messages in \"messages\" are lists of parts",
+            "jq -c '.messages |= map(if (.content | type)",
+        ),
+        (&written, "conversations whose \"messages\" is a string", "jq -c '.messages |= fromjson'"),
+        (
+            r#"{"conversation": [{"human": "a", "assistant": "b"}]}"#,
+            "conversations whose turns in \"conversation\" have the roles as names",
+            "jq -c '{messages: [.conversation[] | to_entries[]",
+        ),
+    ] {
+        let row = row.replace('\n', " ");
+
+        let text = format!("{row}\n").repeat(12);
+        for (task, keys) in
+            [(Task::Lm, chat), (Task::Translation, DEFAULT), (Task::Mlm, [DEFAULT[0], ["auto", "body"]])]
+        {
+            let message = refusal("a.jsonl", &text, task, keys);
+            assert!(message.contains(&format!("its rows are {name} (they have ")), "{row}: {message}");
+            assert!(message.contains("which Kiln does not read\n") && message.contains(way_out), "{row}: {message}");
+            assert!(!message.contains("--set") && !message.contains("--task"), "{row}: {message}");
+        }
+    }
+
+    // A plain text next to such a field is read where it is asked for.
+    let lists = r#"{"turns": [{"role": "user", "content": "a"}]}"#;
+    let mixed = refusal("a.jsonl", &format!("{lists}\n{written}\n"), Task::Lm, DEFAULT);
+    assert!(mixed.contains("its rows are conversations (they have"), "{mixed}");
+    let tree = r#"{"parent_id": null, "text": "a b", "role": "prompter"}"#;
+    assert_eq!(refusal("a.jsonl", tree, Task::Lm, DEFAULT), "");
+}
+
+#[test]
+fn a_field_with_one_value_is_not_offered_as_the_text() {
+    let rows: String = (0..20).fold(String::new(), |rows, i| {
+        rows + &format!("{{\"kind\": {{\"of\": \"always the same long words\"}}, \"n\": {{\"said\": \"no {i}\"}}}}\n")
+    });
+    let message = refusal("a.jsonl", &rows, Task::Lm, DEFAULT);
+    assert!(message.ends_with("data.text.field=n.said"), "{message}");
+}
+
+#[test]
+fn ratings_of_any_name_are_rated_answers() {
+    for rating in [r#""stars": 5"#, r#""thumbs": "up""#, r#""quality_score": 5.0"#, r#""vote": 1"#] {
+        let row = format!(r#"{{"prompt": "a", "response": "b", {rating}}}"#);
+        for keys in [DEFAULT, [DEFAULT[0], ["chat", "text"]]] {
+            let message = refusal("a.jsonl", &row, Task::Lm, keys);
+            assert!(message.contains("answers that are rated (KTO)") && message.contains("jq -c"), "{row}: {message}");
+        }
+    }
+}

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::message::in_jq;
+
 /// Fields of a question and its answer in one row. The first that a row has count.
 pub(crate) const ANSWERS: [[&str; 2]; 11] = [
     ["prompt", "completion"],
@@ -17,42 +19,149 @@ pub(crate) const ANSWERS: [[&str; 2]; 11] = [
     ["input", "output"],
 ];
 
-/// Fields that rate the answer of a row, each with whether a high or true value means a good answer.
-const RATINGS: [(&str, bool); 28] = [
-    ("label", true),
-    ("kto_tag", true),
-    ("kto_label", true),
+/// Words of which the name of a rating has one, each with whether a high or true value means a good answer.
+const RATINGS: [(&str, bool); 51] = [
+    ("kto", true),
     ("score", true),
+    ("scores", true),
+    ("scored", true),
     ("rating", true),
-    ("desirable", true),
-    ("is_desirable", true),
-    ("undesirable", false),
-    ("is_undesirable", false),
-    ("good", true),
-    ("is_good", true),
-    ("bad", false),
-    ("is_bad", false),
+    ("ratings", true),
+    ("rated", true),
+    ("stars", true),
+    ("star", true),
+    ("grade", true),
+    ("vote", true),
+    ("votes", true),
+    ("voted", true),
+    ("upvote", true),
+    ("upvotes", true),
+    ("upvoted", true),
+    ("downvote", false),
+    ("downvotes", false),
+    ("downvoted", false),
+    ("thumb", true),
+    ("thumbs", true),
+    ("like", true),
+    ("likes", true),
+    ("liked", true),
+    ("dislike", false),
+    ("dislikes", false),
+    ("disliked", false),
     ("quality", true),
+    ("feedback", true),
+    ("reaction", true),
+    ("verdict", true),
+    ("desirable", true),
+    ("undesirable", false),
+    ("good", true),
+    ("bad", false),
     ("reward", true),
     ("preference", true),
     ("preferred", true),
-    ("is_preferred", true),
     ("accepted", true),
-    ("is_accepted", true),
-    ("is_correct", true),
-    ("feedback", true),
-    ("liked", true),
-    ("upvoted", true),
-    ("thumbs_up", true),
-    ("thumbs_down", false),
-    ("helpfulness", true),
+    ("rejected", false),
+    ("approved", true),
+    ("correct", true),
+    ("incorrect", false),
     ("correctness", true),
+    ("helpful", true),
+    ("unhelpful", false),
+    ("helpfulness", true),
+    ("satisfaction", true),
+    ("satisfied", true),
+    ("label", true),
+    ("rank", false),
 ];
+/// Words that say of a rating who gave it, how, or to what. Other words say that the field is about something else (`language_score`).
+const OF_RATINGS: [&str; 38] = [
+    "is",
+    "was",
+    "up",
+    "down",
+    "count",
+    "counts",
+    "avg",
+    "average",
+    "mean",
+    "overall",
+    "final",
+    "total",
+    "num",
+    "number",
+    "n",
+    "value",
+    "human",
+    "user",
+    "users",
+    "annotator",
+    "judge",
+    "llm",
+    "gpt",
+    "gpt4",
+    "gpt3",
+    "model",
+    "reviewer",
+    "answer",
+    "response",
+    "output",
+    "completion",
+    "reply",
+    "assistant",
+    "message",
+    "chat",
+    "conversation",
+    "tag",
+    "eval",
+];
+/// The first so many of [`GOOD`] and [`BAD`] count for labels, too.
+const OF_LABELS: usize = 9;
 /// Values that rate an answer as good.
-const GOOD: [&str; 9] = ["true", "good", "desirable", "accepted", "chosen", "correct", "like", "upvote", "thumbs_up"];
+const GOOD: [&str; 20] = [
+    "true",
+    "good",
+    "desirable",
+    "accepted",
+    "chosen",
+    "correct",
+    "like",
+    "upvote",
+    "thumbs_up",
+    "up",
+    "thumbs up",
+    "positive",
+    "liked",
+    "upvoted",
+    "helpful",
+    "yes",
+    "approved",
+    "great",
+    "excellent",
+    "\u{1f44d}",
+];
 /// Values that rate an answer as bad.
-const BAD: [&str; 9] =
-    ["false", "bad", "undesirable", "rejected", "incorrect", "wrong", "dislike", "downvote", "thumbs_down"];
+const BAD: [&str; 20] = [
+    "false",
+    "bad",
+    "undesirable",
+    "rejected",
+    "incorrect",
+    "wrong",
+    "dislike",
+    "downvote",
+    "thumbs_down",
+    "down",
+    "thumbs down",
+    "negative",
+    "disliked",
+    "downvoted",
+    "unhelpful",
+    "no",
+    "poor",
+    "terrible",
+    "worse",
+    "\u{1f44e}",
+];
 
 /// A field that says how good the answer of its row is.
 #[derive(Debug, Clone, Copy)]
@@ -64,15 +173,17 @@ pub(crate) struct Rating<'a> {
 }
 
 impl<'a> Rating<'a> {
-    /// Finds the rating of a row: one of the [`RATINGS`] with a Boolean, a number, or a word of [`GOOD`] or [`BAD`]. Other
-    /// values, such as names of classes, rate nothing. Two answers to compare need no rating.
+    /// Finds the rating of a row: a field with a name made of [`RATINGS`] and [`OF_RATINGS`], and a Boolean, a number, or a word of
+    /// [`GOOD`] or [`BAD`]. Other values, such as names of classes, rate nothing. Two answers to compare need no rating.
     pub(crate) fn of(row: &'a Map<String, Value>) -> Option<Self> {
         if row.contains_key("chosen") && row.contains_key("rejected") {
             return None;
         }
         row.iter().find_map(|(field, value)| {
-            let (_, high_is_good) = RATINGS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(field))?;
-            let is_word = is_one_of(&GOOD, value) || is_one_of(&BAD, value);
+            let high_is_good = direction_of(field)?;
+            // A label may name a class, such as a sentiment.
+            let n_words = if words_of(field).iter().any(|word| word == "label") { OF_LABELS } else { GOOD.len() };
+            let is_word = is_one_of(&GOOD[..n_words], value) || is_one_of(&BAD[..n_words], value);
             let rates = value.is_boolean() || number_of(value).is_some() || is_word;
             rates.then_some(Self { field, value, high_is_good })
         })
@@ -90,8 +201,9 @@ impl<'a> Rating<'a> {
     /// Says how to keep the good answers among `rows`, which have this rating.
     pub(crate) fn advice(self, rows: &[Map<String, Value>]) -> String {
         let (field, kept, condition) = (self.field, self.kept(), self.condition(rows));
+        let path = in_jq(field);
         format!(
-            "to learn the good ones alone, keep the rows {kept} and drop the {field}: jq -c 'select({condition}) | del(.{field})'"
+            "to learn the good ones alone, keep the rows {kept} and drop the {field}: jq -c 'select({condition}) | del({path})'"
         )
     }
 
@@ -108,22 +220,22 @@ impl<'a> Rating<'a> {
 
     /// Returns a condition of jq that good answers meet, as far as `rows` tell.
     fn condition(self, rows: &[Map<String, Value>]) -> String {
-        let field = self.field;
+        let (field, path) = (self.field, in_jq(self.field));
         let values = || rows.iter().filter_map(move |row| row.get(field));
         let (good, bad) = if self.high_is_good { (&GOOD, &BAD) } else { (&BAD, &GOOD) };
         if self.value.is_boolean() {
-            return if self.high_is_good { format!(".{field}") } else { format!(".{field} | not") };
+            return if self.high_is_good { path } else { format!("{path} | not") };
         }
         if number_of(self.value).is_none() {
             let find = |words: &[&str]| values().find(|value| is_one_of(words, value));
             return match (find(good), find(bad)) {
-                (Some(word), _) => format!(".{field} == {word}"),
-                (None, Some(word)) => format!(".{field} != {word}"),
-                (None, None) => format!(".{field} == \"{}\"", good[0]),
+                (Some(word), _) => format!("{path} == {word}"),
+                (None, Some(word)) => format!("{path} != {word}"),
+                (None, None) => format!("{path} == \"{}\"", good[0]),
             };
         }
 
-        let number = if self.value.is_string() { format!("(.{field} | tonumber)") } else { format!(".{field}") };
+        let number = if self.value.is_string() { format!("({path} | tonumber)") } else { path };
         let numbers = values().filter_map(number_of);
         if self.high_is_good {
             // The first rows of a file may all be bad.
@@ -134,6 +246,33 @@ impl<'a> Rating<'a> {
             format!("{number} <= {}", if lowest < 1.0 { lowest } else { 0.0 })
         }
     }
+}
+
+/// Returns whether a high value of a rating means a good answer; `None` if the name is not the name of a rating.
+fn direction_of(field: &str) -> Option<bool> {
+    let words = words_of(field);
+    let rating = |word: &String| RATINGS.into_iter().find(|(name, _)| name == word);
+    let is_known = |word: &String| rating(word).is_some() || OF_RATINGS.contains(&word.as_str());
+    let found: Vec<bool> = words.iter().filter_map(rating).map(|(_, high_is_good)| high_is_good).collect();
+    let is_rating = !found.is_empty() && words.iter().all(is_known);
+    // "Thumbs down" is bad whatever its first word says.
+    is_rating.then(|| found.iter().all(|good| *good) && !words.iter().any(|word| word == "down"))
+}
+
+/// Returns the words of a name in lower case: `qualityScore`, `quality-score` and `Quality Score` have two.
+fn words_of(name: &str) -> Vec<String> {
+    let (mut words, mut was_lower) = (vec![String::new()], false);
+    for character in name.chars() {
+        if !character.is_alphanumeric() || was_lower && character.is_uppercase() {
+            words.push(String::new());
+        }
+        was_lower = character.is_lowercase() || character.is_numeric();
+        if let (true, Some(word)) = (character.is_alphanumeric(), words.last_mut()) {
+            word.extend(character.to_lowercase());
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 /// Returns the number that a value is or spells: tables have texts alone.
@@ -165,6 +304,14 @@ mod tests {
             r#""score": 4.5"#,
             r#""Rating": "Good""#,
             r#""thumbs_down": true"#,
+            r#""stars": 5"#,
+            r#""vote": -1"#,
+            r#""n_votes": 3"#,
+            r#""thumbs": "up""#,
+            r#""quality_score": 4.5"#,
+            r#""Answer Quality": "poor""#,
+            r#""userFeedback": "positive""#,
+            r#""avg-rating": "3.5""#,
         ] {
             let row = format!(r#"{{"question": "a", "answer": "b", {rating}}}"#);
             assert!(Rating::of(&rows(&[&row])[0]).is_some(), "{rating}");
@@ -178,6 +325,10 @@ mod tests {
             r#""quality": "it reads well""#,
             r#""feedback": "Good, but too long.""#,
             r#""id": 1"#,
+            r#""label": "positive""#,
+            r#""feedback_id": 7"#,
+            r#""language_score": 0.98"#,
+            r#""reward_model": "a name""#,
             r#""chosen": "b", "rejected": "c", "score": 3"#,
         ] {
             let row = format!(r#"{{"question": "a", "answer": "b", {other}}}"#);
@@ -204,6 +355,13 @@ mod tests {
             (r#"{"is_bad": true}"#, r#"{"is_bad": false}"#, "whose is_bad is false and drop the is_bad"),
             (r#"{"is_bad": true}"#, r#"{"is_bad": false}"#, "'select(.is_bad | not)"),
             (r#"{"thumbs_down": 1}"#, r#"{"thumbs_down": 0}"#, "'select(.thumbs_down <= 0)"),
+            (r#"{"thumbs": "down"}"#, r#"{"thumbs": "up"}"#, "'select(.thumbs == \"up\")"),
+            (r#"{"dislikes": 3}"#, r#"{"dislikes": 1}"#, "with the lowest dislikes"),
+            (
+                r#"{"User Rating": 3}"#,
+                r#"{"User Rating": 5}"#,
+                "'select(.[\"User Rating\"] >= 5) | del(.[\"User Rating\"])'",
+            ),
         ] {
             let rows = rows(&[first, second]);
             let advice = Rating::of(&rows[0]).expect(first).advice(&rows);

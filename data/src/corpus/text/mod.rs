@@ -1,9 +1,11 @@
 //! Plain text: the documents of files and folders.
 
 mod answers;
+mod around;
 mod block;
 mod config;
 mod conversation;
+mod message;
 mod preference;
 
 use std::path::{Path, PathBuf};
@@ -13,7 +15,8 @@ use block::TextBlocks;
 pub(crate) use block::{BlockStart, DocumentPart, TextBlock};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
 pub(crate) use conversation::Conversation;
-pub use conversation::{ChatMessage, Role};
+pub use message::{ChatMessage, Role};
+pub(super) use message::{in_jq, is_of_texts, is_written_list, unpack};
 pub(crate) use preference::Preference;
 
 use super::RowReport;

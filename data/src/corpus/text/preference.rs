@@ -1,9 +1,14 @@
 //! Preferences: one JSON object per line, with two answers to a prompt of which one is better.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::conversation::{Conversation, Role, malformed, names_in, object, text_or_messages};
+use super::around::Found;
+use super::conversation::{Conversation, names_in, object};
+use super::message::{ChatMessage, Role, malformed, message, message_list, transcript};
 use crate::formats::RowProblem;
+
+/// Fields of the prompt, also in rows that have it under the name of a question.
+const PROMPTS: [&str; 5] = ["prompt", "instruction", "question", "query", "input"];
 
 /// A prompt with each of two answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,32 +18,28 @@ pub(crate) struct Preference {
 }
 
 impl Preference {
-    /// Reads a row: `chosen` and `rejected`, each an answer or messages, after `prompt`, a question or messages. Without `prompt`
-    /// both are whole conversations.
+    /// Reads a row: `chosen` and `rejected`, each an answer, messages or a transcript, after a prompt of [`PROMPTS`], a question or
+    /// messages. Without a prompt both are whole conversations. Conversations that begin with the prompt have it once.
     pub(crate) fn parse(line: &str) -> Result<Self, RowProblem> {
         let row = object(line)?;
-        let field = |name: &str| {
-            row.get(name).ok_or_else(|| malformed(format!("no field \"{name}\": the row has {}", names_in(&row))))
-        };
-        let prompt = match row.get("prompt") {
-            None | Some(Value::Null) => Vec::new(),
-            Some(prompt) => text_or_messages("prompt", prompt, Role::User)?,
-        };
+        let mut found = Found::nothing(&row, &["chosen", "rejected"]);
+        if let Some(name) = prompt_name(&row) {
+            found = found.question(name)?;
+        }
 
-        let answer = |name: &str| -> Result<Conversation, RowProblem> {
-            let own = text_or_messages(name, field(name)?, Role::Assistant)?;
-            let conversation = Conversation::checked([prompt.clone(), own].concat())
-                .map_err(|problem| malformed(format!("\"{name}\": {problem}")))?;
-            match conversation.messages.last() {
-                Some(last) if last.role == Role::Assistant => Ok(conversation),
-                _ => Err(malformed(format!("\"{name}\" ends with a message that is not an answer"))),
-            }
+        let answer = |name: &str| -> Result<Vec<ChatMessage>, RowProblem> {
+            let wanted = || malformed(format!("no field \"{name}\": the row has {}", names_in(&row)));
+            let own = own_messages(name, row.get(name).ok_or_else(wanted)?)?;
+            found.with_system(joined(name, &found.messages, own)?)
         };
-        let found = Self { chosen: answer("chosen")?, rejected: answer("rejected")? };
-        if found.chosen == found.rejected {
+        let [chosen, rejected] = [answer("chosen")?, answer("rejected")?];
+        let left_out = found.left_out(chosen.iter().chain(&rejected));
+        let chosen = Conversation { left_out, ..checked("chosen", chosen)? };
+        let rejected = checked("rejected", rejected)?;
+        if chosen.messages == rejected.messages {
             return Err(malformed("\"chosen\" and \"rejected\" are the same".into()));
         }
-        Ok(found)
+        Ok(Self { chosen, rejected })
     }
 
     /// Returns the texts of all messages of both conversations: what a filter looks at.
@@ -52,45 +53,75 @@ impl Preference {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Returns the field of the prompt. Messages are one where the answers do not repeat them.
+fn prompt_name(row: &Map<String, Value>) -> Option<&'static str> {
+    let has = |name: &&str| row.get(*name).is_some_and(|value| !value.is_null());
+    let is_answer = |name: &str| row.get(name).is_some_and(|value| value.is_string() || value.is_object());
+    let lists = ["messages", "conversations"].into_iter().filter(|_| is_answer("chosen") && is_answer("rejected"));
+    PROMPTS.into_iter().chain(lists).find(has)
+}
 
-    fn texts(conversation: &Conversation) -> Vec<(Role, &str)> {
-        conversation.messages.iter().map(|message| (message.role, message.content.as_str())).collect()
-    }
-
-    #[test]
-    fn three_forms_give_the_same_answers() {
-        for line in [
-            r#"{"prompt": "Hi", "chosen": "Hello!", "rejected": "What?", "score": 3}"#,
-            r#"{"prompt": [{"role": "user", "content": "Hi"}], "chosen": [{"role": "assistant", "content": "Hello!"}],
-                "rejected": "What?"}"#,
-            r#"{"chosen": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}],
-                "rejected": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "What?"}]}"#,
-        ] {
-            let found = Preference::parse(line).expect(line);
-            assert_eq!(texts(&found.chosen), [(Role::User, "Hi"), (Role::Assistant, "Hello!")], "{line}");
-            assert_eq!(texts(&found.rejected), [(Role::User, "Hi"), (Role::Assistant, "What?")], "{line}");
+/// Reads an answer, messages or a transcript.
+fn own_messages(name: &str, value: &Value) -> Result<Vec<ChatMessage>, RowProblem> {
+    match value {
+        Value::String(text) => Ok(transcript(text).unwrap_or_else(|| vec![ChatMessage::new(Role::Assistant, text)])),
+        Value::Object(_) => {
+            let one = message(value).map_err(|problem| malformed(format!("\"{name}\": {problem}")))?;
+            Ok(vec![one])
         }
-    }
-
-    #[test]
-    fn rows_that_are_not_preferences_are_named() {
-        for (line, wanted) in [
-            ("7", "not a JSON object"),
-            (r#"{"prompt": "x", "chosen": "y"}"#, "no field \"rejected\""),
-            (r#"{"prompt": "x", "chosen": 1, "rejected": "y"}"#, "field \"chosen\" is a number"),
-            (r#"{"prompt": "x", "chosen": "", "rejected": "y"}"#, "\"chosen\": message 2: the answer is empty"),
-            (r#"{"prompt": "x", "chosen": "y", "rejected": "y"}"#, "are the same"),
-            (
-                r#"{"prompt": [{"role": "assistant", "content": "a"}], "chosen": [{"role": "user", "content": "y"}],
-                    "rejected": "z"}"#,
-                "\"chosen\" ends with a message that is not an answer",
-            ),
-        ] {
-            let problem = Preference::parse(line).expect_err(line).to_string();
-            assert!(problem.contains(wanted), "{line}: {problem}");
-        }
+        value => message_list(name, value),
     }
 }
+
+/// Puts the prompt before the messages of an answer, unless they have it.
+fn joined(name: &str, prompt: &[ChatMessage], own: Vec<ChatMessage>) -> Result<Vec<ChatMessage>, RowProblem> {
+    let begins = |first: &[ChatMessage], all: &[ChatMessage]| {
+        first.len() <= all.len() && first.iter().zip(all).all(|(one, other)| one.says_the_same(other))
+    };
+    if begins(prompt, &own) {
+        return Ok(own);
+    }
+
+    let n_systems = |messages: &[ChatMessage]| messages.iter().take_while(|one| one.role == Role::System).count();
+    let (systems, turns) = prompt.split_at(n_systems(prompt));
+    let (own_systems, own_turns) = own.split_at(n_systems(&own));
+    let last_question = || own_turns.iter().rfind(|one| one.role == Role::User);
+    let is_last = || turns.len() == 1 && last_question().is_some_and(|last| last.says_the_same(&turns[0]));
+    let has_prompt = !turns.is_empty() && (begins(turns, own_turns) || is_last());
+    if has_prompt && own_systems.is_empty() {
+        return Ok([systems, &own].concat());
+    }
+    if has_prompt && (systems.is_empty() || systems.len() == own_systems.len() && begins(systems, own_systems)) {
+        return Ok(own);
+    }
+    // Behind instructions or an answer, the messages go on; an answer goes on behind everything.
+    let may_go_on = prompt.last().is_none_or(|last| last.role != Role::User);
+    let is_answer = own_turns.first().is_some_and(|first| first.role == Role::Assistant);
+    if own_systems.is_empty() && !has_prompt && (may_go_on || is_answer) {
+        return Ok([prompt.to_vec(), own].concat());
+    }
+    Err(malformed(format!(
+        "\"{name}\" begins with other messages than the prompt of the row: leave the prompt out, or keep the answer alone in \"{name}\""
+    )))
+}
+
+/// Checks a conversation that ends with the answer to compare.
+fn checked(name: &str, messages: Vec<ChatMessage>) -> Result<Conversation, RowProblem> {
+    let conversation =
+        Conversation::checked(messages).map_err(|problem| malformed(format!("\"{name}\": {problem}")))?;
+    match conversation.messages.last() {
+        Some(last) if last.role != Role::Assistant => {
+            Err(malformed(format!("\"{name}\" ends with a message that is not an answer")))
+        }
+        Some(last) if !last.is_learned => Err(malformed(format!(
+            "\"{name}\" ends with an answer that \"weight\" or \"train\" makes context: remove that, or leave the row out"
+        ))),
+        _ if !conversation.messages.iter().any(|message| message.role == Role::User) => Err(malformed(format!(
+            "\"{name}\" has an answer and no question: name the question \"prompt\", or make \"{name}\" a list of messages"
+        ))),
+        _ => Ok(conversation),
+    }
+}
+
+#[cfg(test)]
+mod tests;

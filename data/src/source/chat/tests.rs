@@ -178,3 +178,26 @@ fn a_cache_that_does_not_fit_is_refused() {
         crate::source::TextSource::new(cache, &fixture.tokenizer, crate::corpus::Task::Lm, &text(100), &loader(0));
     assert!(plain.is_err(), "conversations are not documents");
 }
+
+#[test]
+fn fields_that_are_left_out_are_named_once_with_their_rows() {
+    let rows: Vec<String> = (0..30)
+        .map(|n| {
+            let mut row = serde_json::json!({
+                "system": "Be brief.", "prompt": format!("What is {n}?"), "response": "A number.", "source": format!("web {n}"), "id": "x",
+            });
+            if n < 4 {
+                row["note"] = "checked".into();
+            }
+            row.to_string()
+        })
+        .collect();
+    let cache = Fixture::new(&rows).prepare(&text(200)).expect("good rows");
+    let notes = cache.report().notes();
+    let wanted =
+        "fields that are left out: id, source (in 30 rows), note (in 4 rows); put texts that the model must read";
+    assert!(notes.len() == 1 && notes[0].starts_with(wanted), "{notes:?}");
+
+    let plain = Fixture::new(&self::rows()).prepare(&text(200)).expect("good rows");
+    assert_eq!(plain.report().notes(), Vec::<String>::new());
+}

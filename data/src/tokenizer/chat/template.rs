@@ -240,20 +240,61 @@ impl Rendering<'_> {
     /// See [`ChatTemplate::render_to_learn`].
     fn render_to_learn(&self, messages: &[ChatMessage], learn: Learn) -> Result<Marked, TemplateError> {
         let (whole, marked) = self.render_marked(messages, false)?;
+        let marks_answers = self.template.marks_answers;
+        if marks_answers && marked.is_empty() && learn != Learn::Everything {
+            return Err(TemplateError("no {% generation %} block of the template came to be used".into()));
+        }
+
+        let learns_all = !messages.iter().any(ChatMessage::is_unlearned_answer);
         let spans = match learn {
-            Learn::Everything => iter::once(0..whole.len()).collect(),
-            _ if self.template.marks_answers && marked.is_empty() => {
-                return Err(TemplateError("no {% generation %} block of the template came to be used".into()));
+            Learn::Everything if learns_all => iter::once(0..whole.len()).collect(),
+            Learn::Everything => {
+                between(self.answers(messages, &whole, marked, ChatMessage::is_unlearned_answer)?, whole.len())
             }
-            Learn::Answers if self.template.marks_answers => marked,
-            Learn::LastAnswer if self.template.marks_answers => marked.into_iter().next_back().into_iter().collect(),
-            Learn::Answers | Learn::LastAnswer => {
-                let answers = (0..messages.len()).filter(|i| messages[*i].role == Role::Assistant);
-                let skipped = if learn == Learn::LastAnswer { answers.clone().count().saturating_sub(1) } else { 0 };
-                answers.skip(skipped).map(|i| self.answer(messages, i, &whole)).collect::<Result<_, _>>()?
+            Learn::Answers if marks_answers && learns_all => marked,
+            Learn::Answers => self.answers(messages, &whole, marked, |answer| answer.is_learned)?,
+            Learn::LastAnswer => {
+                let last = messages.iter().rposition(|message| message.role == Role::Assistant);
+                if last.is_some_and(|last| !messages[last].is_learned) {
+                    return Err(TemplateError(
+                        "\"weight\" or \"train\" makes the last answer context, and data.text.learn = \"last_answer\" learns that one \
+                         alone: set data.text.learn = \"answers\""
+                            .into(),
+                    ));
+                }
+                match last {
+                    _ if marks_answers => marked.into_iter().next_back().into_iter().collect(),
+                    Some(last) => vec![self.answer(messages, last, &whole)?],
+                    None => Vec::new(),
+                }
             }
         };
         Ok((whole, spans))
+    }
+
+    /// Finds the answers that `wanted` chooses: the template marks them all, or they are looked for.
+    fn answers(
+        &self,
+        messages: &[ChatMessage],
+        whole: &str,
+        marked: Vec<Range<usize>>,
+        wanted: impl Fn(&ChatMessage) -> bool,
+    ) -> Result<Vec<Range<usize>>, TemplateError> {
+        let answers: Vec<usize> = (0..messages.len()).filter(|i| messages[*i].role == Role::Assistant).collect();
+        if !self.template.marks_answers {
+            let chosen = answers.into_iter().filter(|i| wanted(&messages[*i]));
+            return chosen.map(|i| self.answer(messages, i, whole)).collect();
+        }
+        if marked.len() != answers.len() {
+            return Err(TemplateError(format!(
+                "the template marks {} parts, and the conversation has {} answers: Kiln cannot find the ones that \"weight\" or \
+                 \"train\" makes context",
+                marked.len(),
+                answers.len()
+            )));
+        }
+        let pairs = answers.into_iter().zip(marked);
+        Ok(pairs.filter(|(i, _)| wanted(&messages[*i])).map(|(_, span)| span).collect())
     }
 
     /// Finds answer `i` in the text of the whole conversation.
@@ -271,6 +312,19 @@ impl Rendering<'_> {
             i + 1
         )))
     }
+}
+
+/// Returns the parts of a text of `len` bytes that lie outside `spans`.
+fn between(spans: Vec<Range<usize>>, len: usize) -> Vec<Range<usize>> {
+    let mut begin = 0;
+    let mut outside = Vec::with_capacity(spans.len() + 1);
+    for span in spans {
+        outside.push(begin..span.start);
+        begin = span.end;
+    }
+    outside.push(begin..len);
+    outside.retain(|part| !part.is_empty());
+    outside
 }
 
 /// Instructions that the template may run.
@@ -339,15 +393,4 @@ fn of_jinja(error: &minijinja::Error) -> TemplateError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_become_filters_and_broken_tags_stay_as_they_are() {
-        let (replaced, found) = with_filter_blocks("a {%- generation -%} b {% endgeneration %} {% if x %}");
-        assert_eq!((&replaced[..], found), ("a {%- filter generation -%} b {% endfilter %} {% if x %}", true));
-        for broken in ["{%}", "a {%} b", "a {% if", "{%", "{%%}", "{%}{% if x %}"] {
-            assert_eq!(with_filter_blocks(broken), (broken.to_owned(), false));
-        }
-    }
-}
+mod tests;

@@ -315,3 +315,42 @@ fn special_tokens_that_messages_spell_stay_text() {
     let read = ids_of(&reading, &spelling).expect("renders");
     assert_eq!(n_ends(&read), 4, "{read:?}");
 }
+
+/// An answer of weight 0 is in the text, and no part of it is learned, whatever finds the answers.
+#[test]
+fn answers_that_are_context_are_not_learned() {
+    let marked = "{% for m in messages %}{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}.{% endgeneration %}\
+                  {% else %}{{ m['content'] }}?{% endif %}{% endfor %}";
+    let found = "{% for m in messages %}{{ m['content'] + ('.' if m['role'] == 'assistant' else '?') }}{% endfor %}";
+    let one = |role: Role, content: &str, is_learned| ChatMessage { is_learned, ..ChatMessage::new(role, content) };
+    let talk = |first: bool, second: bool| {
+        [
+            one(Role::User, "a", true),
+            one(Role::Assistant, "bad", first),
+            one(Role::User, "b", true),
+            one(Role::Assistant, "good", second),
+        ]
+    };
+
+    for source in [marked, found] {
+        let template = template(source);
+        let parts = |messages: &[ChatMessage], learn: Learn| {
+            let (text, spans) = learned(&template, messages, learn).expect("renders");
+            assert_eq!(text, "a?bad.b?good.");
+            spans.into_iter().map(|span| text[span].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(&talk(true, true), Learn::Answers), ["bad.", "good."], "{source}");
+        assert_eq!(parts(&talk(false, true), Learn::Answers), ["good."], "{source}");
+        assert_eq!(parts(&talk(true, false), Learn::Answers), ["bad."], "{source}");
+        assert_eq!(parts(&talk(false, true), Learn::LastAnswer), ["good."], "{source}");
+        assert_eq!(parts(&talk(true, true), Learn::Everything), ["a?bad.b?good."], "{source}");
+        assert_eq!(parts(&talk(false, true), Learn::Everything), ["a?", "b?good."], "{source}");
+        let last = learned(&template, &talk(true, false), Learn::LastAnswer).expect_err("context").to_string();
+        assert!(last.contains("makes the last answer context") && last.contains("data.text.learn"), "{last}");
+    }
+
+    let one_mark = template("{% generation %}{% for m in messages %}{{ m['content'] }}{% endfor %}{% endgeneration %}");
+    assert!(learned(&one_mark, &talk(true, true), Learn::Answers).is_ok());
+    let problem = learned(&one_mark, &talk(false, true), Learn::Answers).expect_err("one mark").to_string();
+    assert!(problem.contains("the template marks 1 parts, and the conversation has 2 answers"), "{problem}");
+}

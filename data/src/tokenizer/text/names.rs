@@ -54,3 +54,14 @@ pub(super) fn add_missing(tokenizer: &mut Tokenizer, config: &TokenizerConfig, h
     add(tokenizer, &more);
     Ok(!missing.is_empty() || !more.is_empty())
 }
+
+/// Returns the spellings that stay text in a corpus: of tokens with a role, and of special tokens without one, such as `<|im_start|>`.
+/// Kiln's own `tokenizer.extra_tokens` are not special.
+pub(super) fn controls(tokenizer: &Tokenizer, names: &TextNames) -> Vec<String> {
+    let special = tokenizer.get_added_tokens_decoder().into_values().filter(|token| token.special);
+    let mut spellings: Vec<String> = special.map(|token| token.content).collect();
+    spellings.extend(names.all().into_iter().map(str::to_owned));
+    spellings.sort_unstable();
+    spellings.dedup();
+    spellings
+}

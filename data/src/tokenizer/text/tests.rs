@@ -1,3 +1,5 @@
+mod spelled;
+
 use std::path::PathBuf;
 
 use rand_chacha::ChaCha8Rng;
@@ -289,21 +291,6 @@ fn a_task_without_its_tokens_is_refused() {
     };
     let added = TextTokenizer::load(&chosen).expect("loads");
     assert_eq!((added.id("<hide>"), added.special().mask, added.special().pad), (Some(700), Some(700), Some(701)));
-}
-
-#[test]
-fn a_text_never_contains_special_ids() {
-    let text = "<s> [CLS] a [MASK] b<|endoftext|></s><|end_of_text|> <pad> [SEP]<mask>";
-    for (name, tokenizer) in everything() {
-        let TextSpecialIds { pad, bos, eos, cls, sep, mask, .. } = tokenizer.special();
-        let ids = tokenizer.encode(text).expect("encodes");
-        for special in [pad, bos, eos, cls, sep, mask].into_iter().flatten() {
-            assert!(!ids.contains(&special), "{name}: {special} in {ids:?}");
-        }
-    }
-    // Tokens that a text may contain are found in it.
-    let ids = world("llama3").encode("x<|reserved_special_token_0|>y").expect("encodes");
-    assert!(ids.contains(&2), "{ids:?}");
 }
 
 #[test]
