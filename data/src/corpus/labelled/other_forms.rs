@@ -32,10 +32,15 @@ pub(super) fn check_form(path: &Path, task: Task, config: &LabelConfig) -> Resul
     let columns = columns(task, config);
     let refuse = |found: String| Err(Error::corpus(path, found));
     let of_words = table.as_ref().filter(|_| task == Task::Tagging).and_then(|rows| words::of(rows, config));
-    if let Some(found) = &of_words
-        && !is_conll(&first_lines(path)?)
-    {
-        return refuse(found.advice(path)?);
+    if let Some(found) = &of_words {
+        return refuse(match is_conll(&first_lines(path)?) {
+            true => format!(
+                "each line has one word, and blank lines divide sentences, as in CoNLL files: leave out the first row, with tail -n +2 {} > \
+                 rows.conll",
+                path.display()
+            ),
+            false => found.advice(path)?,
+        });
     }
     if table.as_ref().is_some_and(|rows| rows.is_empty() || lacking(&rows[0], &columns).is_empty()) {
         return Ok(());
@@ -105,8 +110,7 @@ fn first_lines(path: &Path) -> Result<Vec<String>> {
 
 /// Whether lines have equally many short columns, and blank lines or a mark of documents between them.
 fn is_conll(lines: &[String]) -> bool {
-    let is_word =
-        |line: &&String| !line.trim().is_empty() && !line.starts_with("-DOCSTART-") && !line.starts_with('#');
+    let is_word = |line: &&String| !line.trim().is_empty() && !line.starts_with("-DOCSTART-") && !line.starts_with('#');
     let n_columns = |line: &String| match line.contains('\t') {
         true => line.split('\t').count(),
         false => line.split_whitespace().count(),
@@ -261,7 +265,10 @@ fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, String)]) -
         // A single column is the text. Of two columns alike, the text stands first.
         if free.len() > 1 || meant[0].is_some() {
             let name = |at: usize| first[at].trim();
-            meant[1] = free.into_iter().rev().min_by_key(|at| (!is_label(name(*at)), !has_label_word(name(*at)), n_distinct(at)));
+            meant[1] = free
+                .into_iter()
+                .rev()
+                .min_by_key(|at| (!is_label(name(*at)), !has_label_word(name(*at)), n_distinct(at)));
         }
     }
     if meant[0].is_none() {

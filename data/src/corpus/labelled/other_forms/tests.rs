@@ -30,9 +30,7 @@ fn a_table_with_other_names_is_answered_with_flags_to_paste() {
 #[test]
 fn a_second_text_and_other_classes_are_offered() {
     let rows: String = (0..20)
-        .map(|n| {
-            format!("the first text {n},{},a second one {n},{}\n", ["low", "high"][n % 2], ["A", "B", "C"][n % 3])
-        })
+        .map(|n| format!("the first text {n},{},a second one {n},{}\n", ["low", "high"][n % 2], ["A", "B", "C"][n % 3]))
         .collect();
     let text = refused("a.csv", &format!("premise,priority,hypothesis,queue\n{rows}"), Task::Classification);
     let flags = "--set data.labels.text_field=premise --set data.labels.label_field=priority \
@@ -62,8 +60,7 @@ fn a_delimiter_that_no_table_has_is_named() {
             text.contains("`|` divides each of them evenly") && text.ends_with(&format!("> rows{ending}")),
             "{text}"
         );
-        let named =
-            check(name, &format!("sep=|\ntext|label\n{rows}"), Task::Classification, &LabelConfig::default());
+        let named = check(name, &format!("sep=|\ntext|label\n{rows}"), Task::Classification, &LabelConfig::default());
         assert_eq!(named, Ok(()));
     }
 }
@@ -89,4 +86,98 @@ fn conll_by_another_name_and_fast_text_are_recognized() {
     let json = "{\"text\": \"a\", \"label\": \"b\"}\n\n{\"text\": \"a\", \"label\": \"b\"}\n";
     assert_eq!(check("a.txt", json, Task::Classification, &config), Ok(()));
     assert_eq!(check("a.txt", json, Task::Tagging, &config), Ok(()), "what is wrong is said of the rows");
+}
+
+/// A table of CSV with a word in each row.
+fn word_rows(header: &str, row: impl Fn(usize, &str) -> String) -> String {
+    let words = "This code is new in Rome ; it works well and \",\" fast .";
+    words.split(' ').enumerate().fold(format!("{header}\n"), |text, (at, word)| text + &row(at, word) + "\n")
+}
+
+#[test]
+fn a_table_with_a_word_in_each_row_is_said_to_be_one() {
+    let default = LabelConfig::default();
+    let fields = LabelConfig { words_field: "Word".into(), tags_field: "Tag".into(), ..default.clone() };
+    let kaggle = |at: usize, word: &str| {
+        format!("{},{word},NN,O", if at % 7 == 0 { format!("Sentence: {at}") } else { String::new() })
+    };
+    let counted = |at: usize, word: &str| format!("{},{word},O", at / 4);
+    for (name, header, table, configs) in [
+        ("a.csv", "Sentence #,Word,POS,Tag", word_rows("Sentence #,Word,POS,Tag", kaggle), vec![&default, &fields]),
+        ("a.csv", "n,tokens,tags", word_rows("n,tokens,tags", counted), vec![&default]),
+        (
+            "a.tsv",
+            "sid\tword\ttag",
+            word_rows("sid\tword\ttag", counted).replace("\",\"", "-").replace(',', "\t"),
+            vec![&default],
+        ),
+    ] {
+        for config in configs {
+            let text = check(name, &table, Task::Tagging, config).expect_err("a word in each row");
+            assert!(text.contains("each row has one word") && text.contains("python3 -c"), "{header}: {text}");
+            assert!(text.contains("> rows.conll") && !text.contains("--set"), "{header}: {text}");
+        }
+    }
+    let alone = word_rows("word,tag", |_, word| format!("{word},O"));
+    let text = refused("a.csv", &alone, Task::Tagging);
+    assert!(text.contains("add a column with the number of the sentence") && !text.contains("--set"), "{text}");
+    let divided = word_rows("tokens\ttags", |at, word| format!("{word}\tO{}", if at % 4 == 3 { "\n" } else { "" }));
+    let text = refused("a.tsv", &divided, Task::Tagging);
+    assert!(text.contains("tail -n +2"), "{text}");
+
+    let lists = word_rows("tokens,tags", |_, word| format!("\"[\"\"{}\"\"]\",[1]", word.replace('"', "")));
+    assert_eq!(check("a.csv", &lists, Task::Tagging, &default), Ok(()), "lists of one word");
+}
+
+#[test]
+fn two_texts_of_tables_get_both_fields() {
+    let long = "a long text of many words that is at least four times as long as the other one which stands next to it";
+    for (header, row, flags) in [
+        (
+            "sentence1,sentence2,label,idx",
+            "LONG,short N,C,N",
+            "text_field=sentence1 --set data.labels.pair_field=sentence2",
+        ),
+        (
+            "uid,premise,hypothesis,label,reason",
+            "N,LONG,no N,C,",
+            "text_field=premise --set data.labels.pair_field=hypothesis",
+        ),
+        (
+            "question,passage,answer",
+            "is it N,LONG,C",
+            "text_field=question --set data.labels.label_field=answer --set data.labels.pair_field=passage",
+        ),
+        (
+            "gold_label,s1_parse,s1,s2",
+            "C,( LONG ),a N,b N",
+            "text_field=s1 --set data.labels.label_field=gold_label --set data.labels.pair_field=s2",
+        ),
+    ] {
+        let rows: String = (0..20)
+            .map(|n| {
+                row.replace("LONG", &format!("{long} {n}"))
+                    .replace('N', &n.to_string())
+                    .replace('C', ["no", "yes"][n % 2])
+                    + "\n"
+            })
+            .collect();
+        let text = refused("a.csv", &format!("{header}\n{rows}"), Task::Classification);
+        assert!(text.contains(&format!("--set data.labels.{flags}")), "{text}");
+    }
+    let named = LabelConfig { text_field: "hypothesis".into(), ..LabelConfig::default() };
+    let rows: String = (0..20).map(|n| format!("{long} {n},no {n},{}\n", n % 2)).collect();
+    let text = check("a.csv", &format!("premise,hypothesis,gold\n{rows}"), Task::Classification, &named)
+        .expect_err("no label");
+    assert!(!text.contains("data.labels.text_field=") && text.contains("data.labels.pair_field=premise"), "{text}");
+}
+
+#[test]
+fn conll_u_by_another_name_gets_its_own() {
+    let word = |id: usize| format!("{id}\tRome\trome\tPROPN\t_\t_\t0\troot\t_\t_\n");
+    let text = format!("# sent_id = 1\n#plain comment\n{}{}\n", word(1), word(2)).repeat(4);
+    for name in ["a.txt", "a.tsv", "a.csv"] {
+        let found = refused(name, &text, Task::Tagging);
+        assert!(found.ends_with("let its name end in .conllu"), "{found}");
+    }
 }

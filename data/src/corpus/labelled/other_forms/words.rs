@@ -29,7 +29,8 @@ pub(super) fn of(rows: &[Vec<String>], config: &LabelConfig) -> Option<WordRows>
     let position = |name: &str| first.iter().position(|cell| cell.trim().eq_ignore_ascii_case(name));
     let one_of = |named: &str, usual: &[&str]| position(named).or_else(|| usual.iter().find_map(|name| position(name)));
     let has_one_word = |at: usize| {
-        let is_word = |cell: &String| cell.split_whitespace().count() <= 1 && !(cell.len() > 1 && cell.starts_with('['));
+        let is_word =
+            |cell: &String| cell.split_whitespace().count() <= 1 && !(cell.len() > 1 && cell.starts_with('['));
         cells(rows, at).all(is_word) && cells(rows, at).any(|cell| !cell.trim().is_empty())
     };
     let n_distinct = |at: &usize| cells(rows, *at).collect::<HashSet<_>>().len();
