@@ -202,7 +202,7 @@ impl RowReport {
     pub(crate) fn check(&self, max_bad_rows: f64, name: &dyn Fn() -> String, remedy: &str, key: &str) -> Result<()> {
         if self.rows() == 0 {
             return Err(Error::BadRows(format!(
-                "{}: there are no rows: the file is empty, or a table has its names of columns alone; add rows, or name another file",
+                "{}: it is empty, or a table with no row below the names of its columns: add rows, or name another file",
                 name()
             )));
         }
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn a_corpus_without_rows_is_said_to_be_empty() {
         let text = RowReport::default().check(0.0, &|| "a.csv".into(), "fix", "key").expect_err("empty").to_string();
-        assert!(text.starts_with("a.csv: there are no rows") && !text.contains('%'), "{text}");
+        assert!(text.starts_with("a.csv: it is empty") && !text.contains('%'), "{text}");
     }
 
     #[test]

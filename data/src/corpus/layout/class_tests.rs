@@ -163,6 +163,17 @@ fn rows_with_a_class_are_never_answered_with_another_task() {
 }
 
 #[test]
+fn other_fields_that_can_be_the_class_are_named() {
+    let rows: String = (0..40)
+        .map(|i| format!("{{\"text\": \"a text {i}\", \"mild\": {}, \"rude\": {}, \"n\": {i}}}\n", i % 2, i % 3))
+        .collect();
+    let hint = hint(&rows, Task::Classification);
+    assert!(hint.contains("label_field=rude\nother fields that can be the class: mild"), "{hint}");
+    let named = refused("a.jsonl", &rows.replace("rude", "gold_label"), Task::Classification, &LabelConfig::default());
+    assert!(named.ends_with("label_field=gold_label"), "{named}");
+}
+
+#[test]
 fn a_list_of_labels_is_said_to_be_one_and_its_first_label_can_be_read() {
     for (row, flags) in [
         (r#"{"text": "a b", "labels": ["x", "y"]}"#, "--set data.labels.label_field=labels.0"),
@@ -173,7 +184,11 @@ fn a_list_of_labels_is_said_to_be_one_and_its_first_label_can_be_read() {
         ),
     ] {
         let hint = hint(row, Task::Classification);
-        assert!(hint.contains("texts with lists of labels") && hint.contains("a text has one class"), "{hint}");
+        assert!(
+            hint.contains("texts with lists of labels")
+                && hint.contains("several labels of one text are not supported"),
+            "{hint}"
+        );
         assert!(hint.contains(&format!("with {flags}\n")), "{hint}");
     }
 }

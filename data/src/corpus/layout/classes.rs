@@ -53,15 +53,8 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
     let columns = columns_of(rows);
     let is_given = |name: &str| given.contains(&Some(name));
 
-    let candidates = columns.iter().filter(|(name, column)| !is_given(name) && !is_about(name) && column.is_short());
-    // How sure it is that a field is the class; 0 for any other one.
-    let rank = |(name, column): (&str, &Column)| match name.rsplit('.').next().unwrap_or(name) {
-        last if is_label(last) => 4,
-        last if has_label_word(last) => 3,
-        _ if column.recurs() => 2,
-        _ => u8::from(column.is_bool),
-    };
-    let found = candidates.map(|(name, column)| (rank((name, column)), column.is_string, name)).max();
+    let candidates = columns.iter().filter(|(name, _)| !is_given(name));
+    let found = candidates.map(|(name, column)| (rank(name, column), column.is_string, name)).max();
     let found = found.filter(|(rank, ..)| *rank > 0);
 
     let list = list_of_labels(rows, labels);
@@ -80,6 +73,34 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
         [] => None,
         [text, pair, ..] => Some(Layout::LabelledPairs { text: text.clone(), pair: pair.clone(), label }),
         [text] => Some(Layout::Labelled { text: text.clone(), label }),
+    }
+}
+
+/// Says how sure it is that a field is the class; 0 for any other one.
+fn rank(name: &str, column: &Column) -> u8 {
+    match name.rsplit('.').next().unwrap_or(name) {
+        _ if is_about(name) || !column.is_short() => 0,
+        last if is_label(last) => 4,
+        last if has_label_word(last) => 3,
+        _ if column.recurs() => 2,
+        _ => u8::from(column.is_bool),
+    }
+}
+
+/// Names the fields that can be the class as well as `label`, where no name says which one it is.
+pub(super) fn other_classes(rows: &[Map<String, Value>], label: &str, labels: &LabelConfig) -> String {
+    let columns = columns_of(rows);
+    let known = columns.get(label).map_or(0, |column| rank(label, column));
+    let is_other = |name: &str| name != label && ![&labels.text_field, &labels.pair_field].contains(&&name.to_owned());
+    let others: Vec<&str> = columns
+        .iter()
+        .filter(|(name, column)| (1..=2).contains(&known) && is_other(name) && rank(name, column) == known)
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if others.is_empty() {
+        String::new()
+    } else {
+        format!("\nother fields that can be the class: {}", others.join(", "))
     }
 }
 

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use self::classes::{LabelList, advice_for_spans, has, has_one_label, of_classes};
+use self::classes::{LabelList, advice_for_spans, has, has_one_label, of_classes, other_classes};
 use self::recognize::{is_rated, names_in, recognize, tagged, two_texts};
 use super::json::{FirstRows, first_rows};
 use super::labelled::LabelConfig;
@@ -177,8 +177,13 @@ impl RowReader<'_> {
         let or_reversed = if self.knows_direction(layout) { "" } else { OR_REVERSED };
         let or_pairs = as_pairs.map(|flags| format!("\nto translate with them, read them as pairs with {flags}"));
         let of_list = match layout {
-            Layout::LabelLists { .. } => "\nthey read the first label of each list: a text has one class",
-            _ => "",
+            Layout::LabelLists { .. } => {
+                "\nthat reads the first label of each list: several labels of one text are not supported".to_owned()
+            }
+            Layout::Labelled { label, .. } | Layout::LabelledPairs { label, .. } => {
+                other_classes(rows, label, self.labels)
+            }
+            _ => String::new(),
         };
         Err(Error::BadRows(format!(
             "{rows_are}: read them as such with {}{or_reversed}{}{of_list}",
