@@ -84,6 +84,7 @@ fn quoted(text: &str, quote: char) -> Option<(Value, &str)> {
             c if c == quote => return Some((Value::String(value), &text[at + 1..])),
             '\\' => {
                 let (_, escape) = chars.next()?;
+
                 let mut code = |n_digits: usize| {
                     let digits: String = chars.by_ref().take(n_digits).map(|(_, digit)| digit).collect();
                     let is_whole = digits.chars().count() == n_digits && digits.bytes().all(|b| b.is_ascii_hexdigit());

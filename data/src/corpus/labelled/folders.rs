@@ -30,7 +30,7 @@ pub(super) fn check_entries(entries: &[PathBuf], config: &LabelConfig) -> Result
 /// # Errors
 ///
 /// In that case; the error says how several files are named.
-pub(in crate::corpus) fn check_list(entry: &Path) -> Result<()> {
+fn check_list(entry: &Path) -> Result<()> {
     let name = entry.to_string_lossy();
     let parts: Vec<&str> = name.split(',').map(str::trim).collect();
     if parts.len() < 2 || entry.exists() || !parts.iter().all(|part| Path::new(part).exists()) {

@@ -124,6 +124,7 @@ fn two_texts_of_any_length_get_both_fields() {
         let flags = format!("with --set data.labels.text_field={text} --set data.labels.pair_field={pair}{label}");
         assert!(hint.ends_with(&flags), "{flags}\n{hint}");
     }
+
     // Texts that recur are texts all the same.
     let rows: String = (0..60)
         .map(|i| {
@@ -248,4 +249,24 @@ fn tables_as_pandas_writes_them_are_named() {
     assert!(lists.contains("lists of values without names"), "{lists}");
     let nested = r#"{"translation": {"en": "a", "it": "b"}}"#;
     assert!(!refused("a.json", nested, Task::Translation, &LabelConfig::default()).contains("pandas"));
+}
+
+#[test]
+fn words_in_one_text_come_with_the_command_that_makes_a_list() {
+    for (row, part) in [
+        (
+            r#"{"sentence": "Anna reads", "ner": ["B-PER", "O"]}"#,
+            r#".tokens = [.sentence | scan("\\S+")] | .tags = .ner' "#,
+        ),
+        (
+            r#"{"text": "Anna reads", "tags": "B-PER O"}"#,
+            r#".tokens = [.text | scan("\\S+")] | .tags = [.tags | scan("\\S+")]' "#,
+        ),
+    ] {
+        let found = hint(row, Task::Tagging);
+        assert!(found.contains(part) && !found.contains("--"), "{found}");
+        assert!(!hint(row, Task::Classification).contains("jq"));
+    }
+    let one = hint(r#"{"text": "Rome", "labels": ["x"]}"#, Task::Tagging);
+    assert!(one.contains("labels.0"), "{one}");
 }

@@ -17,6 +17,7 @@
 #[cfg(test)]
 mod class_tests;
 mod classes;
+mod joined;
 mod pandas;
 mod recognize;
 mod second_text;
@@ -122,6 +123,10 @@ impl RowReader<'_> {
             return self.check_second_text((&rows, &order), files);
         }
 
+        if let Some(fields) = joined::words_in_text(&rows).filter(|_| self.task == Task::Tagging) {
+            let is_array = !is_json_lines(file)?;
+            return bad(joined::advice(&file.display().to_string(), is_array, &rows, &fields));
+        }
         let Some(layout) = self.layout(&rows, &order, format).map(|layout| self.turned(layout, &rows)) else {
             return self.check_second_text((&rows, &order), files);
         };

@@ -99,7 +99,7 @@ fn a_table_with_a_word_in_each_row_is_said_to_be_one() {
     let default = LabelConfig::default();
     let fields = LabelConfig { words_field: "Word".into(), tags_field: "Tag".into(), ..default.clone() };
     let kaggle = |at: usize, word: &str| {
-        format!("{},{word},NN,O", if at % 7 == 0 { format!("Sentence: {at}") } else { String::new() })
+        format!("{},{word},NN,O", if at.is_multiple_of(7) { format!("Sentence: {at}") } else { String::new() })
     };
     let counted = |at: usize, word: &str| format!("{},{word},O", at / 4);
     for (name, header, table, configs) in [
@@ -165,6 +165,7 @@ fn two_texts_of_tables_get_both_fields() {
         let text = refused("a.csv", &format!("{header}\n{rows}"), Task::Classification);
         assert!(text.contains(&format!("--set data.labels.{flags}")), "{text}");
     }
+
     let named = LabelConfig { text_field: "hypothesis".into(), ..LabelConfig::default() };
     let rows: String = (0..20).map(|n| format!("{long} {n},no {n},{}\n", n % 2)).collect();
     let text = check("a.csv", &format!("premise,hypothesis,gold\n{rows}"), Task::Classification, &named)
