@@ -2,6 +2,9 @@
 
 use crate::kiln::{Ran, Workplace};
 
+/// Short rows of a text.
+const SHORT: [&str; 2] = ["data.text.seq_len=32", "model.max_positions=32"];
+
 fn dry(place: &Workplace, task: &str, file: &str, keys: &[&str]) -> Ran {
     let keys: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
     let small = ["--set", "tokenizer.vocab_size=300", "--set", "train.steps=2"];
@@ -32,7 +35,7 @@ fn a_path_into_a_list_is_read_where_rows_have_it() {
     );
     let keys = ["data.corpus.source_field=question", "data.corpus.target_field=answers.text.0"];
     dry(&place, "translation", "squad.jsonl", &keys).ok();
-    dry(&place, "lm", "squad.jsonl", &["data.text.field=answers.text.0"]).ok();
+    dry(&place, "lm", "squad.jsonl", &["data.text.field=answers.text.0", SHORT[0], SHORT[1]]).ok();
 }
 
 #[test]
@@ -67,7 +70,7 @@ fn words_in_other_forms_are_read_or_named() {
     assert!(format!("{}{}", ran.stdout, ran.stderr).contains("2 classes: PROPN 50.0%, VERB 50.0%"), "{ran:#?}");
     place.write("a.txt", universal.repeat(40));
     dry(&place, "tagging", "a.txt", &[]).refused(3, &["let its name end in .conllu"]);
-    let ran = dry(&place, "mlm", "a.conll", &[]).ok();
+    let ran = dry(&place, "mlm", "a.conll", &SHORT).ok();
     assert!(format!("{}{}", ran.stdout, ran.stderr).contains("--set data.text.format=records"), "{ran:#?}");
 
     let python = rows(|i| format!("\"['Rome', \"\"it's\"\", '{i}']\",\"['B-LOC', 'O', 'O']\""));

@@ -1,4 +1,4 @@
-//! Rows with classes and tags: what a user is told.
+//! Rows with classes and tags: what a refusal says.
 
 use super::*;
 

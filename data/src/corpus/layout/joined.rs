@@ -4,13 +4,16 @@ use serde_json::{Map, Value};
 
 use crate::corpus::fields::is_label;
 
+/// Words in names of fields with tags.
+const TAGS: [&str; 5] = ["tag", "tags", "labels", "ner", "pos"];
+
 /// Returns the fields of the first row that has a text with as many words as another field has tags, if all rows do: text and tags.
 pub(super) fn words_in_text(rows: &[Map<String, Value>]) -> Option<[String; 2]> {
     let first = rows.first()?;
     let n_words = |row: &Map<String, Value>, name: &str| Some(row.get(name)?.as_str()?.split_whitespace().count());
     let n_tags = |row: &Map<String, Value>, name: &str| match row.get(name)? {
         Value::Array(tags) => tags.iter().all(|tag| tag.is_string() || tag.is_i64()).then_some(tags.len()),
-        Value::String(tags) if is_label(name) || name.to_lowercase().contains("tag") => {
+        Value::String(tags) if is_label(name) || name.split('_').any(|word| TAGS.contains(&word)) => {
             Some(tags.split_whitespace().count())
         }
         _ => None,

@@ -185,7 +185,7 @@ impl RowReader<'_> {
             Layout::LabelLists { .. } => {
                 "\nthat reads the first label of each list: several labels of one text are not supported".to_owned()
             }
-            Layout::Labelled { label, .. } | Layout::LabelledPairs { label, .. } => {
+            Layout::Labelled { label, .. } | Layout::LabelledPairs { label, .. } if task == Task::Classification => {
                 other_classes(rows, label, self.labels)
             }
             _ => String::new(),
@@ -235,8 +235,8 @@ impl RowReader<'_> {
         is_rated(row) || Rating::of(row).is_some() && is_conversation()
     }
 
-    /// Turns a pair round if the configuration has one of its fields on the other side, and keeps fields of the configuration that the
-    /// rows have.
+    /// Turns a pair round if the configuration has one of its fields on the other side. Fields of the configuration that the rows have
+    /// stay.
     fn turned(&self, layout: Layout, rows: &[Map<String, Value>]) -> Layout {
         let now = self.corpus;
         let Layout::Pairs { source, target } = layout else { return layout };
