@@ -7,9 +7,9 @@ const SHORT: [&str; 2] = ["data.text.seq_len=32", "model.max_positions=32"];
 
 fn dry(place: &Workplace, task: &str, file: &str, keys: &[&str]) -> Ran {
     let keys: Vec<&str> = keys.iter().flat_map(|key| ["--set", *key]).collect();
-    let small = ["--set", "tokenizer.vocab_size=300", "--set", "train.steps=2"];
     let train = format!("data.train={file}");
-    place.train(&[&["--dry-run", "--task", task, "--set", &train], &small[..], &keys].concat())
+    let begin = ["train", "--dry-run", "--device", "cpu", "--task", task, "--set", &train];
+    place.run(&[&begin[..], &["--set", "tokenizer.vocab_size=300"], &keys].concat())
 }
 
 /// Rows made of their numbers.
