@@ -164,6 +164,12 @@ fn rows_with_a_class_are_never_answered_with_another_task() {
 }
 
 #[test]
+fn a_class_inside_an_object_is_found() {
+    let hint = hint(r#"{"text": "a b", "label": {"id": 3, "name": "x"}, "url": "x"}"#, Task::Classification);
+    assert!(hint.ends_with("with --set data.labels.label_field=label.name"), "{hint}");
+}
+
+#[test]
 fn other_fields_that_can_be_the_class_are_named() {
     let rows: String = (0..40)
         .map(|i| format!("{{\"text\": \"a text {i}\", \"mild\": {}, \"rude\": {}, \"n\": {i}}}\n", i % 2, i % 3))

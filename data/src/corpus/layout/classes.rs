@@ -81,7 +81,7 @@ fn rank(name: &str, column: &Column) -> u8 {
     match name.rsplit('.').next().unwrap_or(name) {
         _ if is_about(name) || !column.is_short() => 0,
         last if is_label(last) => 4,
-        last if has_label_word(last) => 3,
+        last if has_label_word(last) || name.split('.').any(is_label) => 3,
         _ if column.recurs() => 2,
         _ => u8::from(column.is_bool),
     }
