@@ -6,6 +6,7 @@ mod bad_requests;
 mod chat;
 mod classes;
 mod classes_of_decoders;
+mod classes_of_strangers;
 mod compatibility;
 mod diagnose;
 mod en_it;

@@ -16,6 +16,30 @@ const LABELS: [&str; 13] = [
     "tag",
     "emotion",
 ];
+/// Words in the names of other fields with a class, such as `gold_label`.
+const LABEL_WORDS: [&str; 6] = ["label", "labels", "class", "category", "intent", "sentiment"];
+/// Names of the text that a class belongs to, and of plain texts.
+const TEXTS: [&str; 10] =
+    ["text", "content", "sentence", "document", "body", "review", "description", "article", "story", "abstract"];
+/// Names of two texts that have one class, in any order.
+const TWO_TEXTS: [[&str; 2]; 14] = [
+    ["premise", "hypothesis"],
+    ["text", "hypothesis"],
+    ["text", "text_pair"],
+    ["question", "sentence"],
+    ["question", "passage"],
+    ["question", "context"],
+    ["question", "paragraph"],
+    ["question", "answer"],
+    ["query", "passage"],
+    ["query", "document"],
+    ["claim", "evidence"],
+    ["headline", "body"],
+    ["source", "target"],
+    ["anchor", "positive"],
+];
+/// Words from which a column holds texts rather than names, on average.
+const WORDS_OF_TEXT: usize = 3;
 /// Names of fields about a text, which are neither its class nor a text to learn.
 const ABOUT: [&str; 19] = [
     "id",
@@ -44,6 +68,17 @@ pub(super) fn is_label(name: &str) -> bool {
     LABELS.contains(&name.to_lowercase().as_str())
 }
 
+/// Whether a word of the name says that the field holds a class.
+pub(super) fn has_label_word(name: &str) -> bool {
+    let name = name.to_lowercase();
+    name.split(|c: char| !c.is_alphanumeric()).any(|word| LABEL_WORDS.contains(&word))
+}
+
+/// Whether the field usually holds a text.
+pub(super) fn is_text(name: &str) -> bool {
+    TEXTS.contains(&name.to_lowercase().as_str())
+}
+
 /// Whether the field says something about the text next to it.
 pub(super) fn is_about(name: &str) -> bool {
     ABOUT.contains(&name.to_lowercase().as_str())
@@ -52,4 +87,112 @@ pub(super) fn is_about(name: &str) -> bool {
 /// Whether two fields of so many bytes may both be texts. The name or the language next to a text is much shorter.
 pub(super) fn are_alike(n_bytes: [usize; 2]) -> bool {
     n_bytes[0].max(n_bytes[1]) <= 4 * n_bytes[0].min(n_bytes[1])
+}
+
+/// What is known of a column of strings.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Strings<'a> {
+    pub(super) name: &'a str,
+    /// Of all its cells.
+    pub(super) n_bytes: usize,
+    /// Of all its cells.
+    pub(super) n_words: usize,
+    /// Number of its cells.
+    pub(super) n: usize,
+    /// Whether few values recur in many rows.
+    pub(super) recurs: bool,
+}
+
+impl Strings<'_> {
+    fn has_words(&self, per_cell: usize) -> bool {
+        self.n > 0 && self.n_words >= per_cell * self.n
+    }
+
+    /// Whether the column holds texts, as `text` does.
+    fn is_like(&self, text: &Self) -> bool {
+        let is_alike = || are_alike([self.n_bytes, text.n_bytes]) && (self.has_words(2) || !text.has_words(2));
+        self.has_words(WORDS_OF_TEXT) || is_alike()
+    }
+}
+
+/// Returns which of the `columns` hold what a class belongs to: two texts, one, or none. `given` is the first text, if the user has named
+/// it. Columns with classes and columns about a text must not be among them.
+pub(super) fn texts_of_class(columns: &[Strings<'_>], given: Option<usize>) -> Vec<usize> {
+    let is_filled = |at: &usize| columns[*at].n_bytes > 0;
+    let filled: Vec<usize> = (0..columns.len()).filter(is_filled).collect();
+    let named = filled.iter().find_map(|one| {
+        let other =
+            filled.iter().find(|other| *other > one && are_two_texts(columns[*one].name, columns[**other].name));
+        other.map(|other| [*one, *other])
+    });
+    let ordered = |pair: [usize; 2]| match given {
+        Some(given) if pair[1] == given => vec![given, pair[0]],
+        _ => pair.to_vec(),
+    };
+    if let Some(pair) = named.filter(|pair| given.is_none_or(|given| pair.contains(&given))) {
+        return ordered(pair);
+    }
+
+    // Where all columns recur, texts do, too.
+    let varied: Vec<usize> = filled.iter().copied().filter(|at| !columns[*at].recurs).collect();
+    let texts = if varied.is_empty() { filled } else { varied };
+    let rank = |at: &usize| (is_text(columns[*at].name), columns[*at].has_words(2), columns[*at].n_bytes);
+    let longest = || texts.iter().copied().max_by_key(rank);
+    let Some(text) = given.or_else(longest) else { return Vec::new() };
+    let others: Vec<usize> =
+        texts.into_iter().filter(|at| *at != text && columns[*at].is_like(&columns[text])).collect();
+    match others[..] {
+        [other] => ordered([text.min(other), text.max(other)]),
+        _ => vec![text],
+    }
+}
+
+/// Whether two names belong to two texts with one class: `premise` and `hypothesis`, `sentence1` and `sentence2`, `text_a` and `text_b`.
+fn are_two_texts(one: &str, other: &str) -> bool {
+    let [one, other] = [one, other].map(str::to_lowercase);
+    let is_known = TWO_TEXTS
+        .iter()
+        .any(|[first, second]| (first == &one && second == &other) || (first == &other && second == &one));
+    let stems =
+        |ends: [&str; 2]| one.strip_suffix(ends[0]).is_some_and(|stem| other.strip_suffix(ends[1]) == Some(stem));
+    let is_counted = [["1", "2"], ["2", "1"], ["_a", "_b"], ["_b", "_a"]].into_iter().any(stems);
+    is_known || is_counted && one.starts_with(|c: char| c.is_alphabetic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings<'a>(name: &'a str, cell: &str) -> Strings<'a> {
+        let n_words = 20 * cell.split_whitespace().count();
+        Strings { name, n_bytes: 20 * cell.len(), n_words, n: 20, recurs: false }
+    }
+
+    #[test]
+    fn two_texts_are_found_by_name_or_because_they_have_words() {
+        let long =
+            "a much longer text of many words that goes on and on and on until it is long enough to be unlike others";
+        for ([one, other], cells, n_wanted) in [
+            (["sentence1", "sentence2"], [long, "short"], 2),
+            (["text_A", "text_B"], [long, "short"], 2),
+            (["passage", "question"], [long, "who?"], 2),
+            (["headline", "summary"], ["a title of words", long], 2),
+            (["message", "user"], [long, "bob"], 1),
+            (["message", "hash"], ["a text of words", "0123456789abcdef"], 1),
+            (["wort", "ort"], ["Haus", "Rom"], 2),
+        ] {
+            let columns = [strings(one, cells[0]), strings(other, cells[1])];
+            assert_eq!(texts_of_class(&columns, None).len(), n_wanted, "{one} {other}");
+        }
+        let columns = [strings("premise", long), strings("hypothesis", "short")];
+        assert_eq!(texts_of_class(&columns, Some(1)), [1, 0], "the user has named the first text");
+        let three = [strings("sentence1_parse", long), strings("sentence1", "short"), strings("sentence2", "short")];
+        assert_eq!(texts_of_class(&three, None), [1, 2]);
+        assert_eq!(texts_of_class(&[], None), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn a_class_is_recognized_by_a_word_of_its_name() {
+        assert!(has_label_word("gold_label") && has_label_word("Intent Name") && !has_label_word("classic"));
+    }
 }

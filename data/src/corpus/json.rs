@@ -82,6 +82,8 @@ pub(super) struct FirstRows {
     pub(super) rows: Vec<Map<String, Value>>,
     /// The fields of the first row in the order of the file, with dots for nested objects.
     pub(super) order: Vec<String>,
+    /// Whether one of the first records is a list.
+    pub(super) has_list: bool,
 }
 
 /// Returns the first JSON objects of a file. Empty if it cannot be read.
@@ -91,11 +93,15 @@ pub(super) fn first_rows(path: &Path, format: FileFormat) -> FirstRows {
     let mut line = Vec::new();
     for _ in 0..100 {
         let Ok(Some(_)) = records.next(&mut line) else { break };
-        if let Ok(Value::Object(row)) = serde_json::from_slice(&line) {
-            if first.rows.is_empty() {
-                first.order = field_order(&line);
+        match serde_json::from_slice(&line) {
+            Ok(Value::Object(row)) => {
+                if first.rows.is_empty() {
+                    first.order = field_order(&line);
+                }
+                first.rows.push(row);
             }
-            first.rows.push(row);
+            Ok(Value::Array(_)) => first.has_list = true,
+            _ => {}
         }
         line.clear();
     }

@@ -1,5 +1,7 @@
 //! Counts of the rows of a corpus: kept ones, bad ones, and those that a filter has dropped.
 
+mod reasons;
+
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use self::reasons::Reasons;
 use super::filter::repeated;
 use super::origins::place;
 use super::unknown::Unknown;
@@ -82,6 +85,9 @@ pub struct RowReport {
     pub over_long: u64,
     /// The first few skipped rows of each kind.
     pub shown: Vec<BadRow>,
+    /// The reasons, each with its number of rows and the first few of them.
+    #[serde(default, skip_serializing_if = "Reasons::is_empty")]
+    reasons: Reasons,
     /// What the vocabulary cannot spell in the usable rows. Empty before they are tokenized.
     #[serde(default, skip_serializing_if = "Unknown::is_empty")]
     pub unknown: Unknown,
@@ -184,9 +190,11 @@ impl RowReport {
             RowProblem::OverLong(_) => (&mut self.over_long, BadRowKind::OverLong),
         };
         *count += problem.n_rows();
+        let row = BadRow { file: file.into(), line, kind, problem: problem.to_string() };
         if n_shown(&self.shown, kind) < SHOWN_PER_KIND {
-            self.shown.push(BadRow { file: file.into(), line, kind, problem: problem.to_string() });
+            self.shown.push(row.clone());
         }
+        self.reasons.add(row, problem.n_rows());
     }
 
     fn add_dropped(&mut self, later: DroppedRows) {
@@ -238,6 +246,7 @@ impl RowReport {
         self.unfiltered += later.unfiltered;
         later.dropped.into_iter().for_each(|dropped| self.add_dropped(dropped));
         later.left_out.iter().for_each(|(field, rows)| self.add_field(field, *rows));
+        self.reasons.merge(later.reasons);
         for row in later.shown {
             if n_shown(&self.shown, row.kind) < SHOWN_PER_KIND {
                 self.shown.push(row);
@@ -248,6 +257,12 @@ impl RowReport {
     /// Refuses a fraction of bad rows over `max_bad_rows`, and a corpus without good rows. `remedy` says what to do; `key`
     /// is the configuration key of the limit.
     pub(crate) fn check(&self, max_bad_rows: f64, name: &dyn Fn() -> String, remedy: &str, key: &str) -> Result<()> {
+        if self.rows() == 0 {
+            return Err(Error::BadRows(format!(
+                "{}: it is empty, or a table with no row below the names of its columns: add rows, or name another file",
+                name()
+            )));
+        }
         let share = self.bad() as f64 / self.rows().max(1) as f64;
         if self.kept > 0 && share <= max_bad_rows {
             return Ok(());
@@ -303,7 +318,11 @@ impl fmt::Display for RowReport {
             write!(f, ", {} dropped by filters", self.n_dropped())?;
         }
 
-        for row in &self.shown {
+        for line in self.reasons.lines() {
+            write!(f, "\n  {line}")?;
+        }
+        // Caches of earlier versions have no reasons.
+        for row in self.shown.iter().filter(|_| self.reasons.is_empty()) {
             write!(f, "\n  {}: {}", place(&row.file, row.line), row.problem)?;
         }
         if !self.unknown.is_empty() {
@@ -322,6 +341,65 @@ impl fmt::Display for RowReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn add(report: &mut RowReport, lines: std::ops::Range<u64>, found: impl Fn(u64) -> String) {
+        lines.for_each(|line| report.add_bad(Path::new("a.csv"), line, &RowProblem::Malformed(found(line))));
+    }
+
+    #[test]
+    fn the_most_frequent_reasons_are_shown_with_their_counts() {
+        let mut report = RowReport::default();
+        add(&mut report, 1..20, |_| "no label".into());
+        add(&mut report, 20..60, |line| format!("the row has {line} columns"));
+        add(&mut report, 60..80, |_| "label \"x\" is unknown".into());
+        add(&mut report, 80..90, |_| "label \"y\" is unknown".into());
+        let mut later = RowReport::default();
+        add(&mut later, 90..200, |_| "label \"y\" is unknown".into());
+        report.merge(later);
+        let text = report.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "0 of 199 rows kept, 199 malformed",
+                "  a.csv:80: label \"y\" is unknown (120 rows)",
+                "  a.csv:20: the row has 20 columns (40 such rows)",
+                "  a.csv:60: label \"x\" is unknown (20 rows)",
+                "  and 1 more reason (19 rows)",
+            ]
+        );
+        let read: RowReport = serde_json::from_str(&serde_json::to_string(&report).expect("JSON")).expect("its own");
+        assert_eq!(read, report);
+    }
+
+    #[test]
+    fn a_single_reason_is_shown_with_its_first_rows() {
+        let mut report = RowReport { kept: 9, ..RowReport::default() };
+        add(&mut report, 5..10, |line| format!("the row has {line} columns"));
+        let text = report.to_string();
+        assert!(
+            text.ends_with("5 columns\n  a.csv:6: the row has 6 columns\n  a.csv:7: the row has 7 columns"),
+            "{text}"
+        );
+        let mut two = RowReport::default();
+        add(&mut two, 1..3, |_| "no label".into());
+        add(&mut two, 3..4, |_| "no text".into());
+        assert!(two.to_string().ends_with("no label (2 rows)\n  a.csv:2: no label\n  a.csv:3: no text"), "{two}");
+    }
+
+    #[test]
+    fn a_thousand_reasons_are_bounded_and_no_row_is_lost() {
+        let mut report = RowReport::default();
+        let word = |n: u64| n.to_string().bytes().map(|digit| char::from(digit + 49)).collect::<String>();
+        add(&mut report, 0..1000, |line| format!("label {} is unknown", word(line)));
+        assert!(report.to_string().ends_with("and more reasons (997 rows)"), "{report}");
+    }
+
+    #[test]
+    fn a_corpus_without_rows_is_said_to_be_empty() {
+        let text = RowReport::default().check(0.0, &|| "a.csv".into(), "fix", "key").expect_err("empty").to_string();
+        assert!(text.starts_with("a.csv: it is empty") && !text.contains('%'), "{text}");
+    }
 
     #[test]
     fn most_rows_are_never_offered_to_be_left_out() {

@@ -1,8 +1,9 @@
 //! CoNLL columns: one word per line with its tags, and blank lines between sentences.
 //!
 //! A record has the words of a sentence as `tokens`, their tags as `tags`, all words joined by spaces as `text`, and each column under
-//! its number, counted from 0. CoNLL-U (`.conllu`) has the universal parts of speech as `tags`.
+//! its number, counted from 0. CoNLL-U has the universal parts of speech as `tags`: its ten columns show it, whatever its name.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::line_reader::LineReader;
@@ -15,7 +16,7 @@ pub(super) const CONLL: Format = Format {
     endings: &["conll", "iob", "iob2", "bio"],
     is_binary: false,
     is_all_text: true,
-    open: |path, _| open(path, 0, None),
+    open: |path, _| open(path, false),
 };
 /// Ten columns of Universal Dependencies.
 pub(super) const CONLLU: Format = Format {
@@ -23,25 +24,103 @@ pub(super) const CONLLU: Format = Format {
     endings: &["conllu"],
     is_binary: false,
     is_all_text: true,
-    open: |path, _| open(path, 1, Some(3)),
+    open: |path, _| open(path, true),
 };
 
 /// A sentence with more words is a sign of a file without blank lines. Refusing it bounds the memory.
 const MAX_WORDS: usize = 1 << 16;
 /// The most columns of a line.
 const MAX_COLUMNS: usize = 64;
+/// Columns of CoNLL-U.
+const UNIVERSAL: usize = 10;
+/// Lines that show the form of a file.
+const LINES: usize = 200;
 
-/// Opens a file with the words in one column and their tags in another one. `None`: in the last one.
-fn open(path: &Path, word: usize, tag: Option<usize>) -> Result<Box<dyn Records>> {
+/// Opens a file, and looks at its first lines for its form: CoNLL-U, words behind their numbers, or words in the first column.
+fn open(path: &Path, is_called_universal: bool) -> Result<Box<dyn Records>> {
+    let (mut lines, mut line, mut first) = (LineReader::open(path)?, Vec::new(), Vec::new());
+    while first.len() < LINES && lines.read_line(&mut line)? {
+        first.push(String::from_utf8_lossy(&line).into_owned());
+        line.clear();
+    }
+
+    let width = width(&first);
+    let is_universal = is_universal(&first);
+    if is_called_universal && !is_universal && width.is_some_and(|width| width != UNIVERSAL) {
+        let n = width.unwrap_or_default();
+        let found = format!(
+            "its first lines have {n} column{}, and CoNLL-U has ten: let its name end in .conll, which has the word first and its tag last",
+            if n == 1 { "" } else { "s" }
+        );
+        return Err(Error::corpus(path, found));
+    }
+    let is_universal = is_universal || is_called_universal;
+    let word = usize::from(is_universal || width.is_some_and(|width| width > 2) && are_numbered(&first, 3));
+    let tag = is_universal.then_some(3);
     let lines = LineReader::open(path)?;
-    Ok(Box::new(Sentences { path: path.into(), lines, word, tag, line: Vec::new() }))
+    Ok(Box::new(Sentences { path: path.into(), lines, word, tag, width, line: Vec::new() }))
+}
+
+/// Whether lines have the ten columns of CoNLL-U, and the numbers of the words in the first one.
+pub(crate) fn is_universal(lines: &[String]) -> bool {
+    width(lines) == Some(UNIVERSAL) && are_numbered(lines, 1)
+}
+
+/// Returns the number of columns that most lines have. `None` without words.
+fn width(lines: &[String]) -> Option<usize> {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    for line in lines.iter().filter(|line| is_word(line)) {
+        *counts.entry(columns_of(line).len()).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|(n_columns, n_lines)| (*n_lines, *n_columns)).map(|(n_columns, _)| n_columns)
+}
+
+/// Whether the first column counts the words of each sentence from 1, in lines with enough words. Words that are written together (`1-2`)
+/// or not written (`1.1`) do not count.
+fn are_numbered(lines: &[String], enough_words: usize) -> bool {
+    let (mut wanted, mut n_words) = (1, 0);
+    for line in lines {
+        if line.trim().is_empty() {
+            wanted = 1;
+        } else if is_word(line) {
+            let id = columns_of(line)[0];
+            if id.split_once(['-', '.']).is_some_and(|(first, second)| is_number(first) && is_number(second)) {
+                continue;
+            }
+            if id != wanted.to_string() {
+                return false;
+            }
+            wanted += 1;
+            n_words += 1;
+        }
+    }
+    n_words >= enough_words
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_word(line: &str) -> bool {
+    !line.trim().is_empty() && !line.starts_with('#') && !line.starts_with("-DOCSTART-")
+}
+
+/// Divides a line at its tabs, or else at white space.
+fn columns_of(line: &str) -> Vec<&str> {
+    match line.contains('\t') {
+        true => line.split('\t').map(str::trim).collect(),
+        false => line.split_whitespace().collect(),
+    }
 }
 
 struct Sentences {
     path: PathBuf,
     lines: LineReader,
     word: usize,
+    /// `None`: the last column.
     tag: Option<usize>,
+    /// Columns of most lines.
+    width: Option<usize>,
     line: Vec<u8>,
 }
 
@@ -74,7 +153,7 @@ impl Sentences {
             if sentence.words.is_empty() && sentence.problem.is_none() {
                 sentence.line = number;
             }
-            match self.columns() {
+            match self.columns(sentence.words.is_empty()) {
                 Ok(None) => {}
                 Ok(Some(columns)) => sentence.push(columns, number),
                 Err(found) => sentence.refuse(format!("line {number}: {found}")),
@@ -89,23 +168,21 @@ impl Sentences {
         }
     }
 
-    /// Divides a line into columns. Returns `None` for a comment or a line that is not a word.
-    fn columns(&self) -> std::result::Result<Option<Vec<String>>, String> {
+    /// Divides a line into columns. Returns `None` for a comment or a line that is not a word. `is_first`: no word of the sentence stands
+    /// before it.
+    fn columns(&self, is_first: bool) -> std::result::Result<Option<Vec<String>>, String> {
         let line = std::str::from_utf8(&self.line)
             .map_err(|_| "it is not valid UTF-8: convert the file, for example with `iconv -f latin1 -t utf-8`")?;
-        // CoNLL-U: every such line. Elsewhere `#` may be a word.
+        let columns = columns_of(line);
+        // CoNLL-U: every such line. Elsewhere `#` may be a word, if it has as many columns as others.
         let is_universal = self.tag.is_some();
-        let is_comment = match is_universal {
-            true => line.starts_with('#'),
-            false => line.starts_with("-DOCSTART-") || line.starts_with("# ") && line.contains('='),
-        };
-
-        let columns: Vec<&str> = match line.contains('\t') {
-            true => line.split('\t').map(str::trim).collect(),
-            false => line.split_whitespace().collect(),
+        let is_other = || is_first && self.width.is_some_and(|width| width != columns.len());
+        let is_comment = match line.starts_with('#') {
+            true => is_universal || line.starts_with("# ") && line.contains('=') || is_other(),
+            false => line.starts_with("-DOCSTART-"),
         };
         // CoNLL-U adds lines for words that are written together (`1-2`) and for words that are not written (`1.1`).
-        let is_added = is_universal && columns.first().is_some_and(|number| number.contains(['-', '.']));
+        let is_added = self.word > 0 && columns.first().is_some_and(|number| number.contains(['-', '.']));
         if is_comment || is_added {
             return Ok(None);
         }
@@ -208,6 +285,42 @@ mod tests {
         let words = [word("1-2", "della", "_"), word("1", "di", "ADP"), word("2", "la", "DET"), word("2.1", "x", "X")];
         let found = read("a.conllu", &format!("# sent_id = 1\n{}", words.concat())).expect("a sentence");
         assert!(found[0].0.starts_with(r#"{"text":"di la","tokens":["di","la"],"tags":["ADP","DET"],"#), "{found:?}");
+    }
+
+    #[test]
+    fn universal_dependencies_are_recognized_whatever_their_name() {
+        let word = |id: &str, form: &str, tag: &str| format!("{id}\t{form}\t_\t{tag}\t_\t_\t0\troot\t_\t_\n");
+        let words = [word("1-2", "della", "_"), word("1", "di", "ADP"), word("2", "la", "DET"), word("2.1", "x", "X")];
+        let sentence = format!("# sent_id = 1\n#plain\n# a comment without the sign\n{}\n", words.concat());
+        for name in ["a.conll", "a.iob2", "a.bio"] {
+            let found = read(name, &sentence.repeat(3)).expect("sentences");
+            assert_eq!(found.len(), 3);
+            assert!(
+                found[2].0.starts_with(r#"{"text":"di la","tokens":["di","la"],"tags":["ADP","DET"],"#),
+                "{found:?}"
+            );
+            assert!(found.iter().all(|(_, place)| place.problem.is_none()), "{found:?}");
+        }
+        let lines: Vec<String> = sentence.lines().map(str::to_owned).collect();
+        assert!(is_universal(&lines) && !is_universal(&["1 2 3".to_owned()]));
+        let other = read("a.conllu", "EU NNP I-NP B-ORG\nrejects VBZ I-VP O\n").expect_err("not CoNLL-U").to_string();
+        assert!(other.contains("have 4 columns, and CoNLL-U has ten: let its name end in .conll"), "{other}");
+    }
+
+    #[test]
+    fn numbers_of_words_are_not_words_and_lines_with_other_columns_are_comments() {
+        let sentence = "#\thttp://a.org [2009]\n# no sign\n1\tRome\tB-LOC\tO\n2\tsleeps\tO\tO\n\n";
+        let found = read("a.conll", &sentence.repeat(2)).expect("sentences");
+        assert!(
+            found[1].0.starts_with(r#"{"text":"Rome sleeps","tokens":["Rome","sleeps"],"tags":["O","O"],"#),
+            "{found:?}"
+        );
+        assert_eq!(found[1].1, Place::at(8), "{found:?}");
+        let numbers = read("a.conll", "1 CD\n2 CD\n3 CD\n").expect("a sentence of numbers");
+        assert!(numbers[0].0.contains(r#""tokens":["1","2","3"]"#), "{numbers:?}");
+        // Within a sentence, such a line is damaged.
+        let found = read("a.conll", "a X Y\n# X\nb X Y\n").expect("a sentence");
+        assert!(found[0].1.problem.is_some(), "{found:?}");
     }
 
     #[test]

@@ -10,6 +10,7 @@
 #[cfg(feature = "arrow")]
 mod arrow;
 mod binary;
+mod cell_list;
 #[cfg(feature = "arrow")]
 mod columns;
 mod compressed;
@@ -39,6 +40,7 @@ use std::fmt;
 use std::path::Path;
 
 pub(crate) use compressed::is_plain;
+pub(crate) use conll::is_universal;
 pub(crate) use csv_rows::{CsvRow, CsvRows, ROWS_TO_COMPARE};
 pub use entries::{Split, find_files};
 pub(crate) use json::{is_json_lines, json_lines_at};

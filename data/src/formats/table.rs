@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::cell_list::write_list;
 use super::csv_rows::CsvRows;
 use super::{Format, Place, Records, RowProblem, Wanted, write_string};
 use crate::error::{Error, Result};
@@ -106,7 +107,7 @@ struct TableRecords {
     rows: CsvRows,
     names: Vec<String>,
     width: Width,
-    /// Which columns hold words: white space divides them, or the cell is a JSON list.
+    /// Which columns hold words: white space divides them, or the cell is a list.
     is_list: Vec<bool>,
 }
 
@@ -132,31 +133,13 @@ impl Records for TableRecords {
             write_string(json, name);
             json.push(b':');
             match is_list {
-                true => write_list(json, text),
+                true => place.problem = place.problem.or(write_list(json, text, name)),
                 false => write_string(json, text),
             }
         }
         json.push(b'}');
         Ok(Some(place))
     }
-}
-
-/// Appends the words of a cell as a JSON list.
-fn write_list(json: &mut Vec<u8>, cell: &str) {
-    let is_json = cell.trim_start().starts_with('[')
-        && serde_json::from_str::<Vec<serde_json::Value>>(cell).is_ok_and(|words| !words.is_empty());
-    if is_json {
-        json.extend_from_slice(cell.as_bytes());
-        return;
-    }
-    json.push(b'[');
-    for (number, word) in cell.split_whitespace().enumerate() {
-        if number > 0 {
-            json.push(b',');
-        }
-        write_string(json, word);
-    }
-    json.push(b']');
 }
 
 #[cfg(test)]
@@ -230,6 +213,12 @@ mod tests {
         let found = read("a.csv", text, &lists).expect("a table");
         assert_eq!(found[0].0, r#"{"tokens":["in","Rome"],"tags":["O", 3]}"#);
         assert_eq!(found[1].0, r#"{"tokens":["[ok]"],"tags":[]}"#);
+
+        let text = "tokens,tags\n\"['in', \"\"it's\"\"]\",\"['O', 'O']\"\n\"['in', it]\",O O\n";
+        let found = read("a.csv", text, &lists).expect("a table");
+        assert_eq!(found[0], (r#"{"tokens":["in","it's"],"tags":["O","O"]}"#.to_owned(), Place::at(2)));
+        let problem = found[1].1.problem.as_ref().map(ToString::to_string).unwrap_or_default();
+        assert!(problem.starts_with("column \"tokens\" has a list that cannot be read: ['in', it]: "), "{problem}");
     }
 
     #[test]

@@ -43,7 +43,8 @@ pub(super) fn missing(config: &Config) -> Vec<String> {
         let error = fs::metadata(&file).err()?;
         let reason = error.to_string();
         let reason = reason.split(" (os error").next().unwrap_or_default();
-        Some(format!("{key} names {}: {reason}{}", file.display(), near(&file)))
+        let hint = listed(key, &file).unwrap_or_else(|| near(&file));
+        Some(format!("{key} names {}: {reason}{hint}", file.display()))
     };
     named.into_iter().filter_map(problem).collect()
 }
@@ -54,6 +55,15 @@ fn parallel(entry: &Path) -> Vec<PathBuf> {
         Some((source, target)) if !entry.exists() => vec![source.trim().into(), target.trim().into()],
         _ => vec![entry.into()],
     }
+}
+
+/// Returns the flags that name several files, if `file` has the names of files with commas between them.
+fn listed(key: &str, file: &Path) -> Option<String> {
+    let name = file.to_string_lossy();
+    let parts: Vec<&str> = name.split(',').map(str::trim).collect();
+    let are_files = parts.len() > 1 && parts.iter().all(|part| Path::new(part).exists());
+    let flags = || parts.iter().map(|part| format!("--set {key}={part}")).collect::<Vec<_>>().join(" ");
+    are_files.then(|| format!("; for several files, name each on its own: {}", flags()))
 }
 
 /// Returns `; did you mean X?` if the folder has a file with a near name, or if a folder of the path is missing.

@@ -3,6 +3,7 @@
 //! A hash of each row decides, so that a row stays on its side when rows are added or change their order, and copies of a row are on one
 //! side. The two parts are files next to the token caches, each with a list of where its rows come from.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -126,6 +127,8 @@ struct Rows {
     /// Each as a line of JSON.
     lines: Vec<String>,
     origins: Origins,
+    /// The labels of each row, if rows have labels.
+    labels: Vec<Vec<String>>,
     /// A sentence about rows that cannot be used.
     bad: Option<String>,
     /// What makes more rows of the same text.
@@ -165,7 +168,11 @@ impl Rows {
                 // What is wrong with a row is said where the row is; the two files hold good ones.
                 let corpus = LabelledCorpus::read(&data.train, config.task, &data.labels).context("data.train")?;
                 let rows = Self::records(config, |file| LabelledCorpus::records(file, config.task, &data.labels))?;
-                return Ok(Self { bad: (corpus.report().bad() > 0).then(|| corpus.report().to_string()), ..rows });
+                let of_row =
+                    |row: &String| LabelledCorpus::labels_of(row, config.task, &data.labels).unwrap_or_default();
+                let labels = rows.lines.iter().map(of_row).collect();
+                let bad = (corpus.report().bad() > 0).then(|| corpus.report().to_string());
+                return Ok(Self { bad, labels, ..rows });
             }
             // What is wrong with a conversation is said when it is read.
             Reads::Text => return Self::records(config, records_of),
@@ -201,14 +208,20 @@ impl Rows {
             }
         };
 
+        let kept = self.kept_for_classes(&hashes, limit);
         let part = |is_valid: bool| -> Vec<usize> {
-            (0..hashes.len()).filter(|row| (hashes[*row] < limit) == is_valid).collect()
+            let is_of_valid = |row: usize| hashes[row] < limit && !kept.contains(&hashes[row]);
+            (0..hashes.len()).filter(|row| is_of_valid(*row) == is_valid).collect()
         };
         let (train, valid) = (part(false), part(true));
         if train.is_empty() || valid.is_empty() {
             let (n_train, n_valid, n) = (train.len(), valid.len(), hashes.len());
             let found = match n {
                 1 => format!("data.split = {split} cannot divide one document or row"),
+                _ if valid.is_empty() && !kept.is_empty() => format!(
+                    "data.split = {split} leaves no row for validation, of {n}, because each class needs a row for training: set another \
+                     number of rows or fraction"
+                ),
                 _ => format!(
                     "data.split = {split} leaves {n_train} rows for training and {n_valid} for validation, of {n}: set another number of \
                      rows or fraction"
@@ -223,18 +236,38 @@ impl Rows {
             replace_file(&path, (lines.join("\n") + "\n").as_bytes())?;
             replace_file(&Origins::path_of(&path), self.origins.list(part.iter().copied()).as_bytes())?;
         }
+        let n_kept = hashes.iter().filter(|hash| kept.contains(hash)).count();
+        let for_classes = match n_kept {
+            0 => String::new(),
+            1 => "; 1 more stays for training, where its class has no other row".to_owned(),
+            n => format!("; {n} more stay for training, where their classes have no other rows"),
+        };
         Ok(format!(
-            "data.split: {} of {} rows are for validation, chosen by a hash of each row",
+            "data.split: {} of {} rows are for validation, chosen by a hash of each row{for_classes}",
             valid.len(),
             hashes.len()
         ))
+    }
+
+    /// Returns the hashes of rows that stay for training although they are below the `limit`: the largest hash of each class that has no row
+    /// above it. A model learns all classes of its rows then.
+    fn kept_for_classes(&self, hashes: &[u64], limit: u64) -> HashSet<u64> {
+        let labels_of = |row: usize| self.labels.get(row).into_iter().flatten().map(String::as_str);
+        let (train, valid): (Vec<usize>, Vec<usize>) = (0..hashes.len()).partition(|row| hashes[*row] >= limit);
+        let learned: HashSet<&str> = train.into_iter().flat_map(labels_of).collect();
+        let mut largest: BTreeMap<&str, u64> = BTreeMap::new();
+        for row in valid {
+            for label in labels_of(row).filter(|label| !learned.contains(label)) {
+                let hash = largest.entry(label).or_default();
+                *hash = (*hash).max(hashes[row]);
+            }
+        }
+        largest.into_values().collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     fn row(i: usize) -> String {
@@ -272,6 +305,34 @@ mod tests {
         let [later, _] = parts(&more, 0.1);
         let later: HashSet<&String> = later.iter().collect();
         assert!(train.iter().all(|row| later.contains(row)) && valid.iter().all(|row| !later.contains(row)));
+    }
+
+    #[test]
+    fn each_class_keeps_a_row_for_training() {
+        let lines: Vec<String> = (0..300).map(row).collect();
+        let class = |i: usize| if i < 40 { format!("rare {i}") } else { format!("usual {}", i % 2) };
+        let labels: Vec<Vec<String>> = (0..300).map(|i| vec![class(i)]).collect();
+        let split = |labels: &[Vec<String>], split: f64| {
+            let folder = tempfile::tempdir().expect("a folder");
+            let rows = Rows { labels: labels.to_vec(), ..rows_of(&lines) };
+            let said = rows.write(split, folder.path()).map_err(|error| error.to_string());
+            (said, records_if_there(&folder.path().join(TRAIN)), records_if_there(&folder.path().join(VALID)))
+        };
+        let (said, train, valid) = split(&labels, 0.5);
+        assert!((0..40).all(|i| train.contains(&lines[i])), "each rare class has one row");
+        assert!(said.expect("two parts").contains(" more stay for training"), "{}", valid.len());
+        assert!(valid.len() > 100 && train.len() + valid.len() == 300);
+        let (_, again, _) = split(&labels, 0.5);
+        assert_eq!(train, again);
+
+        // Two tags of a row, and no row that could be for validation.
+        let alone: Vec<Vec<String>> = (0..300).map(|i| vec![format!("tag {i}"), "O".into()]).collect();
+        let error = split(&alone, 0.2).0.expect_err("each row has a tag of its own");
+        assert!(error.contains("each class needs a row for training"), "{error}");
+    }
+
+    fn records_if_there(path: &Path) -> Vec<String> {
+        if path.is_file() { records(path) } else { Vec::new() }
     }
 
     #[test]

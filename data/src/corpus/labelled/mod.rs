@@ -1,6 +1,7 @@
 //! Labelled rows: records with texts and their classes, or words and their tags.
 
 mod config;
+mod folders;
 mod other_forms;
 mod records;
 mod row;
@@ -32,6 +33,12 @@ pub struct LabelledCorpus {
 }
 
 impl LabelledCorpus {
+    /// Returns the labels of `line`, a JSON object, as it has them. `None` if it is not a row that can be used.
+    pub fn labels_of(line: &str, task: Task, config: &LabelConfig) -> Option<Vec<String>> {
+        let row = read_row(line.as_bytes(), task, config).ok()?;
+        Some(row.labels().iter().map(|label| label.name().to_owned()).collect())
+    }
+
     /// Reads all rows of files for [`Task::Classification`] or [`Task::Tagging`]. The ending of a file's name tells its format; without a
     /// known one it is JSONL. Text files may be compressed with gzip, zstd or xz. Without `config.names`, the names of the classes are the labels of the rows, sorted.
     ///
@@ -47,6 +54,7 @@ impl LabelledCorpus {
 
         let mut report = RowReport::default();
         let mut found = Vec::new();
+        folders::check_entries(files, config)?;
         let files = find_files(files, Split::Train, false)?;
         let mut seen = HashSet::new();
         for path in &files {
@@ -117,7 +125,8 @@ fn remedy(task: Task, format: FileFormat) -> &'static str {
         }
         Task::Tagging => {
             "each line is an object with words and as many tags, such as {\"tokens\": [\"Rome\"], \"tags\": [\"place\"]}: fix the rows, \
-             name other fields (data.labels.words_field, data.labels.tags_field), or let names of CoNLL files end in .conll"
+             name other fields (data.labels.words_field, data.labels.tags_field), or let names of CoNLL files end in .conll, or .conllu if they have \
+             ten columns"
         }
         _ if is_table => {
             "each row has a text and its class in two columns: fix the rows, or name other columns (data.labels.text_field, \

@@ -1,14 +1,16 @@
 //! Labelled rows in a form that the run does not read: tables with other names or none, CoNLL by another name, and fastText.
 
+mod words;
+
 use std::collections::HashSet;
 use std::path::Path;
 
 use super::LabelConfig;
-use crate::corpus::fields::{are_alike, is_about, is_label};
+use crate::corpus::fields::{Strings, has_label_word, is_about, is_label, texts_of_class};
 use crate::corpus::pairs::{check_delimiter, flag};
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
-use crate::formats::{CsvRows, FileFormat, LineReader};
+use crate::formats::{CsvRows, FileFormat, LineReader, is_universal};
 
 /// Lines that show the form of a file.
 const LINES: usize = 200;
@@ -28,12 +30,23 @@ pub(super) fn check_form(path: &Path, task: Task, config: &LabelConfig) -> Resul
     }
     let table = if is_table { Some(first_rows(path)?) } else { None };
     let columns = columns(task, config);
+    let refuse = |found: String| Err(Error::corpus(path, found));
+    let of_words = table.as_ref().filter(|_| task == Task::Tagging).and_then(|rows| words::of(rows, config));
+    if let Some(found) = &of_words {
+        return refuse(match is_conll(&first_lines(path)?) {
+            true => format!(
+                "each line has one word, and blank lines divide sentences, as in CoNLL files: leave out the first row, with tail -n +2 {} > \
+                 rows.conll",
+                path.display()
+            ),
+            false => found.advice(path)?,
+        });
+    }
     if table.as_ref().is_some_and(|rows| rows.is_empty() || lacking(&rows[0], &columns).is_empty()) {
         return Ok(());
     }
 
     let lines = first_lines(path)?;
-    let refuse = |found: String| Err(Error::corpus(path, found));
     if lines.iter().find(|line| !line.trim().is_empty()).is_some_and(|line| line.starts_with(FAST_TEXT)) {
         return refuse(format!(
             "its lines begin with a class, as in files of fastText ({FAST_TEXT}...): make a table of them, with awk 'BEGIN {{print \
@@ -42,6 +55,9 @@ pub(super) fn check_form(path: &Path, task: Task, config: &LabelConfig) -> Resul
             label = config.label_field,
             text = config.text_field
         ));
+    }
+    if task == Task::Tagging && is_universal(&lines) {
+        return refuse("its lines have the ten columns of CoNLL-U: let its name end in .conllu".to_owned());
     }
     if task == Task::Tagging && is_conll(&lines) {
         return refuse(
@@ -94,8 +110,7 @@ fn first_lines(path: &Path) -> Result<Vec<String>> {
 
 /// Whether lines have equally many short columns, and blank lines or a mark of documents between them.
 fn is_conll(lines: &[String]) -> bool {
-    let is_word =
-        |line: &&String| !line.trim().is_empty() && !line.starts_with("-DOCSTART-") && !line.starts_with("# ");
+    let is_word = |line: &&String| !line.trim().is_empty() && !line.starts_with("-DOCSTART-") && !line.starts_with('#');
     let n_columns = |line: &String| match line.contains('\t') {
         true => line.split('\t').count(),
         false => line.split_whitespace().count(),
@@ -141,12 +156,19 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
     let missing: Vec<String> = lacking(first, columns).iter().map(|name| format!("\"{name}\"")).collect();
     let mut known = columns.to_vec();
     let mut meant = meant;
-    if let (Some(second), Some(text)) = (second_text(rows, task, &meant, columns), meant[0]) {
-        let is_free = first[text].trim() != columns[0].1;
-        let [text, second] = if is_free { [text.min(second), text.max(second)] } else { [text, second] };
-        meant[0] = Some(text);
-        meant.push(Some(second));
-        known.push(("data.labels.pair_field", LabelConfig::default().pair_field));
+    if task == Task::Classification {
+        let texts = texts(rows, &meant, columns);
+        if let Some(text) = texts.first() {
+            meant[0] = Some(*text);
+        }
+        if let Some(second) = texts.get(1) {
+            match meant.get_mut(2) {
+                Some(named) => *named = named.or(Some(*second)),
+                None => meant.push(Some(*second)),
+            }
+            known.push(("data.labels.pair_field", LabelConfig::default().pair_field));
+            known.truncate(3);
+        }
     }
 
     let name = |at: &Option<usize>| at.map_or("NAME", |at| first[at].trim());
@@ -193,21 +215,24 @@ fn are_names(rows: &[Vec<String>]) -> bool {
     rows[0].iter().enumerate().any(is_name)
 }
 
-/// Returns the only column with a second text, as long as the one that is meant.
-fn second_text(
-    rows: &[Vec<String>],
-    task: Task,
-    meant: &[Option<usize>],
-    columns: &[(&'static str, String)],
-) -> Option<usize> {
-    let text = meant[0].filter(|_| task == Task::Classification && columns.len() == 2)?;
+/// Returns the columns with the texts that a class belongs to. A column that the user has named stays the first.
+fn texts(rows: &[Vec<String>], meant: &[Option<usize>], columns: &[(&'static str, String)]) -> Vec<usize> {
+    let name = |at: usize| rows[0][at].trim();
+    let is_named = |at: &usize| columns.iter().any(|(_, wanted)| wanted == name(*at));
     let is_text = |at: &usize| {
-        let name = rows[0][*at].trim();
-        let is_other = is_about(name) || is_label(name) || recurs(rows, *at) || are_numbers(rows, *at);
-        !meant.contains(&Some(*at)) && !is_other && are_alike([n_bytes(rows, *at), n_bytes(rows, text)])
+        let is_other = is_about(name(*at)) || is_label(name(*at)) || are_numbers(rows, *at);
+        meant[1] != Some(*at) && !is_other && (!is_named(at) || meant[0] == Some(*at))
     };
-    let mut found = (0..rows[0].len()).filter(is_text);
-    found.next().filter(|_| found.next().is_none())
+    let candidates: Vec<usize> = (0..rows[0].len()).filter(|at| meant[0] == Some(*at) || is_text(at)).collect();
+    let strings = candidates.iter().map(|at| Strings {
+        name: name(*at),
+        n_bytes: n_bytes(rows, *at),
+        n_words: cells(rows, *at).map(|cell| cell.split_whitespace().count()).sum(),
+        n: cells(rows, *at).count(),
+        recurs: recurs(rows, *at),
+    });
+    let given = candidates.iter().position(|at| meant[0] == Some(*at) && name(*at) == columns[0].1);
+    texts_of_class(&strings.collect::<Vec<_>>(), given).into_iter().map(|at| candidates[at]).collect()
 }
 
 /// Returns the names of the columns that look like a class and are not meant.
@@ -239,7 +264,11 @@ fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, String)]) -
         let free = free(&meant);
         // A single column is the text. Of two columns alike, the text stands first.
         if free.len() > 1 || meant[0].is_some() {
-            meant[1] = free.into_iter().rev().min_by_key(|at| (!is_label(first[*at].trim()), n_distinct(at)));
+            let name = |at: usize| first[at].trim();
+            meant[1] = free
+                .into_iter()
+                .rev()
+                .min_by_key(|at| (!is_label(name(*at)), !has_label_word(name(*at)), n_distinct(at)));
         }
     }
     if meant[0].is_none() {
@@ -249,97 +278,4 @@ fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, String)]) -
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(name: &str, text: &str, task: Task, config: &LabelConfig) -> std::result::Result<(), String> {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).expect("writable");
-        check_form(&path, task, config).map_err(|error| error.to_string())
-    }
-
-    fn refused(name: &str, text: &str, task: Task) -> String {
-        check(name, text, task, &LabelConfig::default()).expect_err("another form")
-    }
-
-    #[test]
-    fn a_table_with_other_names_is_answered_with_flags_to_paste() {
-        let rows: String = (0..20).map(|n| format!("{n},the message {n},{}\n", ["info", "error"][n % 2])).collect();
-        let text = refused("a.csv", &format!("id,message,severity\n{rows}"), Task::Classification);
-        let flags = "--set data.labels.text_field=message --set data.labels.label_field=severity";
-        assert!(text.contains("none of them is \"text\" or \"label\": it has \"id\", \"message\""), "{text}");
-        assert!(text.ends_with(flags), "a first row with an id has names: {text}");
-        let one = refused("a.csv", &format!("id,text,severity\n{rows}"), Task::Classification);
-        assert!(one.ends_with("to name the columns: --set data.labels.label_field=severity"), "{one}");
-
-        let tagged = "words\tner\nin Rome now\tO LOC O\nto Paris\tO LOC\n";
-        let text = refused("a.tsv", tagged, Task::Tagging);
-        assert!(text.contains("--set data.labels.words_field=words --set data.labels.tags_field=ner"), "{text}");
-        assert_eq!(check("a.csv", "text,label\na,b\n", Task::Classification, &LabelConfig::default()), Ok(()));
-    }
-
-    #[test]
-    fn a_second_text_and_other_classes_are_offered() {
-        let rows: String = (0..20)
-            .map(|n| {
-                format!("the first text {n},{},a second one {n},{}\n", ["low", "high"][n % 2], ["A", "B", "C"][n % 3])
-            })
-            .collect();
-        let text = refused("a.csv", &format!("premise,priority,hypothesis,queue\n{rows}"), Task::Classification);
-        let flags = "--set data.labels.text_field=premise --set data.labels.label_field=priority \
-                     --set data.labels.pair_field=hypothesis\n  other columns that can be the class: queue\n  if the first";
-        assert!(text.contains(flags), "{text}");
-        let text = refused("a.csv", &format!("premise,priority,hypothesis,topic\n{rows}"), Task::Classification);
-        let flags = "--set data.labels.text_field=premise --set data.labels.label_field=topic \
-                     --set data.labels.pair_field=hypothesis";
-        assert!(text.ends_with(flags), "{text}");
-    }
-
-    #[test]
-    fn a_second_text_that_the_user_has_named_must_be_there() {
-        let named = LabelConfig { pair_field: "answer".into(), ..LabelConfig::default() };
-        let text = check("a.csv", "text,label\na,b\n", Task::Classification, &named).expect_err("no answer");
-        assert!(text.contains("none of them is \"answer\"") && text.contains("data.labels.pair_field=NAME"), "{text}");
-        assert_eq!(check("a.csv", "text,answer,label\na,b,c\n", Task::Classification, &named), Ok(()));
-    }
-
-    #[test]
-    fn a_delimiter_that_no_table_has_is_named() {
-        let rows: String = (0..20).map(|n| format!("the message {n}|{}\n", ["info", "error"][n % 2])).collect();
-        for name in ["a.csv", "a.tsv"] {
-            let text = refused(name, &format!("text|label\n{rows}"), Task::Classification);
-            let ending = &name[1..];
-            assert!(
-                text.contains("`|` divides each of them evenly") && text.ends_with(&format!("> rows{ending}")),
-                "{text}"
-            );
-            let named =
-                check(name, &format!("sep=|\ntext|label\n{rows}"), Task::Classification, &LabelConfig::default());
-            assert_eq!(named, Ok(()));
-        }
-    }
-
-    #[test]
-    fn rows_without_names_are_called_so() {
-        let rows: String = (0..20).map(|n| format!("{}\tthe message {n}\n", ["info", "error"][n % 2])).collect();
-        let text = refused("a.tsv", &rows, Task::Classification);
-        assert!(text.contains("\"info\" stands again below it"), "{text}");
-        assert!(text.contains("(printf 'label\\ttext\\n'; cat "), "{text}");
-    }
-
-    #[test]
-    fn conll_by_another_name_and_fast_text_are_recognized() {
-        let conll = "-DOCSTART- -X- O\n\nRome NNP B-LOC\nsleeps VBZ O\n\nParis NNP B-LOC\n";
-        for name in ["a.tsv", "a.txt", "a.csv"] {
-            let text = refused(name, conll, Task::Tagging);
-            assert!(text.contains("let its name end in .conll"), "{text}");
-            let text = refused(name, "__label__info Connection from here\n__label__error Gone\n", Task::Classification);
-            assert!(text.contains("as in files of fastText") && text.contains("> rows.tsv"), "{text}");
-        }
-        let config = LabelConfig::default();
-        let json = "{\"text\": \"a\", \"label\": \"b\"}\n\n{\"text\": \"a\", \"label\": \"b\"}\n";
-        assert_eq!(check("a.txt", json, Task::Classification, &config), Ok(()));
-        assert_eq!(check("a.txt", json, Task::Tagging, &config), Ok(()), "what is wrong is said of the rows");
-    }
-}
+mod tests;

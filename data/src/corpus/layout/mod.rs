@@ -7,14 +7,22 @@
 //! | conversations (OpenAI, ShareGPT) | a list of messages | lm, `data.text.format = "chat"` |
 //! | questions and answers (Alpaca and relatives) | the names in `text/answers.rs` | lm, `data.text.format = "chat"` |
 //! | tagged words | two lists of equal length | tagging |
+//! | lists of labels | a list with a name of labels, for a classifier or a tagger | classification, the first label |
+//! | spans of characters | a list of places with labels, for these two | nothing: words with tags are wanted |
 //! | labelled pairs | two texts next to such a name, for a classifier | classification |
 //! | labelled texts | a text next to a name that recurs | classification |
 //! | pairs | two texts | translation |
 //! | texts | one text | lm or mlm |
 //! | messages in rows of their own, of parts or in a string | `foreign.rs` | nothing: the message says how to make messages of them |
 
+#[cfg(test)]
+mod class_tests;
+mod classes;
 mod foreign;
+mod joined;
+mod pandas;
 mod recognize;
+mod second_text;
 #[cfg(test)]
 mod tests;
 
@@ -22,14 +30,15 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use self::classes::{LabelList, advice_for_spans, has, has_one_label, of_classes, other_classes};
 use self::foreign::{Foreign, foreign};
-use self::recognize::{is_rated, labelled_pairs, names_in, recognize, two_texts};
+use self::recognize::{is_rated, names_in, recognize, tagged, two_texts};
 use super::json::{FirstRows, first_rows};
 use super::labelled::LabelConfig;
 use super::pairs::{CorpusConfig, CorpusFormat, OR_REVERSED, flag, says_direction};
 use super::text::{ANSWERS, Conversation, Preference, Rating, Task, TextConfig, TextFormat, files_below};
 use crate::error::{Error, Result};
-use crate::formats::FileFormat;
+use crate::formats::{FileFormat, is_json_lines};
 
 /// What the rows of a file are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +50,7 @@ pub(super) enum Layout {
     Tagged { words: String, tags: String },
     Labelled { text: String, label: String },
     LabelledPairs { text: String, pair: String, label: String },
+    LabelLists { text: String, list: LabelList },
     Pairs { source: String, target: String },
     Texts { field: String },
 }
@@ -73,7 +83,7 @@ pub fn check_layout(entries: &[PathBuf], reader: &RowReader<'_>) -> Result<()> {
     }
     files.iter().try_for_each(|file| {
         let json = reader.reads_json(file).then_some(FileFormat::JSON);
-        json.or_else(|| reader.other_tags(file)).map_or(Ok(()), |format| reader.check(file, format))
+        json.or_else(|| reader.other_tags(file)).map_or(Ok(()), |format| reader.check(file, format, &files))
     })
 }
 
@@ -99,10 +109,21 @@ impl RowReader<'_> {
         FileFormat::by_name(file).filter(|format| is_read && format.has_tags())
     }
 
-    fn check(&self, file: &Path, format: FileFormat) -> Result<()> {
-        let FirstRows { rows, order } = first_rows(file, format);
+    fn check(&self, file: &Path, format: FileFormat, files: &[PathBuf]) -> Result<()> {
+        let FirstRows { rows, order, has_list } = first_rows(file, format);
+        let bad = |found: String| Err(Error::BadRows(found));
+        if let Some(orientation) = pandas::orientation(&rows) {
+            return bad(pandas::advice(&file.display().to_string(), orientation));
+        }
+        if rows.is_empty() && has_list {
+            return bad(format!(
+                "{}: its rows are lists of values without names, and objects are wanted, such as {{\"text\": \"...\"}}; pandas writes \
+                 them with df.to_json(\"rows.jsonl\", orient=\"records\", lines=True)",
+                file.display()
+            ));
+        }
         if rows.is_empty() || rows.iter().any(|row| self.reads(row)) {
-            return Ok(());
+            return self.check_second_text((&rows, &order), files);
         }
 
         let names = names_in(&rows).iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
@@ -111,35 +132,44 @@ impl RowReader<'_> {
         let is_labelled = matches!(self.task, Task::Classification | Task::Tagging);
         let not_read = (!is_labelled && !format.has_tags()).then(|| rows.first().and_then(foreign)).flatten();
         if let Some(Foreign { name, way_out }) = not_read {
-            return Err(Error::BadRows(format!(
+            return bad(format!(
                 "{}: its rows are {name}{they_have}, which Kiln does not read\n{way_out}",
                 file.display()
-            )));
+            ));
         }
-
-        let layout = if format.has_tags() {
-            Some(Layout::Tagged { words: "tokens".into(), tags: "tags".into() })
-        } else if rows.iter().any(|row| self.is_rated(row)) {
-            Some(Layout::Rated)
-        } else {
-            let of_pairs = (self.task == Task::Classification).then(|| labelled_pairs(&rows, &order)).flatten();
-            of_pairs.or_else(|| recognize(&rows, &order))
+        if let Some(fields) = joined::words_in_text(&rows).filter(|_| self.task == Task::Tagging) {
+            let is_array = !is_json_lines(file)?;
+            return bad(joined::advice(&file.display().to_string(), is_array, &rows, &fields));
+        }
+        let Some(layout) = self.layout(&rows, &order, format).map(|layout| self.turned(layout, &rows)) else {
+            return self.check_second_text((&rows, &order), files);
         };
-        let Some(layout) = layout.map(|layout| self.turned(layout)) else { return Ok(()) };
-
         let keeps_task = self.text.format == TextFormat::Chat || !self.other_tasks.contains(&Task::Translation);
         let answers = keeps_task.then(|| self.as_answers(&layout, &rows, &order)).flatten();
         let layout = answers.unwrap_or(layout);
         let rows_are = format!("{}: its rows are {}{they_have}", file.display(), layout.name());
 
-        let Some((task, mut flags)) = self.flags(&layout) else {
+        if let Layout::LabelLists { text, list: LabelList::Spans(field, form) } = &layout {
+            let is_array = !is_json_lines(file)?;
+            let advice = advice_for_spans(&file.display().to_string(), is_array, text, field, *form);
+            return bad(format!("{rows_are}, which no task reads\n{advice}"));
+        }
+        let Some((task, flags)) = self.flags(&layout) else {
             let advice = rows.iter().find_map(Rating::of).map(|rating| rating.advice(&rows)).unwrap_or_default();
-            return Err(Error::BadRows(format!(
-                "{rows_are}, good and bad ones, which Kiln cannot tell apart\n{advice}"
-            )));
+            return bad(format!("{rows_are}, good and bad ones, which Kiln cannot tell apart\n{advice}"));
         };
+        self.answer(&rows_are, &layout, &rows, (task, flags))
+    }
 
-        let as_pairs = self.flags_of_pairs(&layout, &rows);
+    /// Refuses rows that another task or other settings read, and names both.
+    fn answer(
+        &self,
+        rows_are: &str,
+        layout: &Layout,
+        rows: &[Map<String, Value>],
+        (task, mut flags): (Task, Vec<String>),
+    ) -> Result<()> {
+        let as_pairs = self.flags_of_pairs(layout, rows);
         if task != self.task && !self.other_tasks.contains(&task) {
             if let Some(flags) = as_pairs {
                 return Err(Error::BadRows(format!("{rows_are}: read them as pairs with {flags}")));
@@ -160,13 +190,36 @@ impl RowReader<'_> {
             return Ok(());
         }
 
-        let or_reversed = if self.knows_direction(&layout) { "" } else { OR_REVERSED };
+        let or_reversed = if self.knows_direction(layout) { "" } else { OR_REVERSED };
         let or_pairs = as_pairs.map(|flags| format!("\nto translate with them, read them as pairs with {flags}"));
-        let flags = flags.join(" ");
+        let of_list = match layout {
+            Layout::LabelLists { .. } => {
+                "\nthat reads the first label of each list: several labels of one text are not supported".to_owned()
+            }
+            Layout::Labelled { label, .. } | Layout::LabelledPairs { label, .. } if task == Task::Classification => {
+                other_classes(rows, label, self.labels)
+            }
+            _ => String::new(),
+        };
         Err(Error::BadRows(format!(
-            "{rows_are}: read them as such with {flags}{or_reversed}{}",
+            "{rows_are}: read them as such with {}{or_reversed}{}{of_list}",
+            flags.join(" "),
             or_pairs.unwrap_or_default()
         )))
+    }
+
+    /// Recognizes the layout of rows that this reader does not read. A task that learns classes looks for a class first.
+    fn layout(&self, rows: &[Map<String, Value>], order: &[String], format: FileFormat) -> Option<Layout> {
+        if format.has_tags() {
+            return Some(Layout::Tagged { words: "tokens".into(), tags: "tags".into() });
+        }
+        if rows.iter().any(|row| self.is_rated(row)) {
+            return Some(Layout::Rated);
+        }
+        let learns_classes = matches!(self.task, Task::Classification | Task::Tagging);
+        let words = || tagged(rows, [&self.labels.words_field, &self.labels.tags_field]);
+        let of_classes = || words().or_else(|| of_classes(rows, order, self.labels));
+        learns_classes.then(of_classes).flatten().or_else(|| recognize(rows, order))
     }
 
     /// Takes two texts with names of their own for a question and its answer, where a language model reads them.
@@ -193,15 +246,15 @@ impl RowReader<'_> {
         is_rated(row) || Rating::of(row).is_some() && is_conversation()
     }
 
-    /// Turns a pair round if the configuration has one of its fields on the other side.
-    fn turned(&self, layout: Layout) -> Layout {
+    /// Turns a pair round if the configuration has one of its fields on the other side. Fields of the configuration that the rows have
+    /// stay.
+    fn turned(&self, layout: Layout, rows: &[Map<String, Value>]) -> Layout {
         let now = self.corpus;
-        match layout {
-            Layout::Pairs { source, target } if now.source_field == target || now.target_field == source => {
-                Layout::Pairs { source: target, target: source }
-            }
-            layout => layout,
-        }
+        let Layout::Pairs { source, target } = layout else { return layout };
+        let is_turned = now.source_field == target || now.target_field == source;
+        let [source, target] = if is_turned { [target, source] } else { [source, target] };
+        let kept = |now: &String, found| if rows.iter().any(|row| has(row, now)) { now.clone() } else { found };
+        Layout::Pairs { source: kept(&now.source_field, source), target: kept(&now.target_field, target) }
     }
 
     /// Whether the names of a pair, or the configuration, say which text is the source. Other layouts have no direction.
@@ -238,7 +291,7 @@ impl RowReader<'_> {
     /// Whether the row has what this reader looks for.
     fn reads(&self, row: &Map<String, Value>) -> bool {
         // A template says by itself what it needs.
-        let has = |name: &str| name.contains('{') || recognize::lookup(row, name).is_some();
+        let has = |name: &str| has(row, name);
         let line = || Value::Object(row.clone()).to_string();
         match self.task {
             Task::Translation => {
@@ -252,7 +305,7 @@ impl RowReader<'_> {
                 TextFormat::Preferences => Preference::parse(&line()).is_ok(),
                 _ => has(&self.text.field),
             },
-            Task::Classification => has(&self.labels.text_field) && has(&self.labels.label_field),
+            Task::Classification => has(&self.labels.text_field) && has_one_label(row, &self.labels.label_field),
             Task::Tagging => has(&self.labels.words_field) && has(&self.labels.tags_field),
         }
     }
@@ -300,6 +353,10 @@ impl RowReader<'_> {
                 let of_pair = ("data.labels.pair_field", pair_field, pair);
                 (Task::Classification, lacking([of_text, of_pair, ("data.labels.label_field", label_field, label)]))
             }
+            Layout::LabelLists { text, list: LabelList::Names(label) | LabelList::Spans(label, _) } => {
+                let of_text = ("data.labels.text_field", &self.labels.text_field, text);
+                (Task::Classification, lacking([of_text, ("data.labels.label_field", &self.labels.label_field, label)]))
+            }
             Layout::Pairs { source, target } => (Task::Translation, self.pair_flags(source, target)),
             Layout::Texts { field } => as_text(field),
         })
@@ -316,6 +373,8 @@ impl Layout {
             Self::Tagged { .. } => "words with tags",
             Self::Labelled { .. } => "texts with labels",
             Self::LabelledPairs { .. } => "pairs of texts with labels",
+            Self::LabelLists { list: LabelList::Names(_), .. } => "texts with lists of labels",
+            Self::LabelLists { list: LabelList::Spans(..), .. } => "texts with labels of spans of characters",
             Self::Pairs { .. } => "pairs",
             Self::Texts { .. } => "texts",
         }

@@ -5,13 +5,11 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::Layout;
-use crate::corpus::fields::{are_alike, is_about, is_label};
+use crate::corpus::fields::{Strings, is_about, is_label, is_text};
 use crate::corpus::pairs::{says_direction, texts_of};
+use crate::corpus::path::value_at;
 use crate::corpus::text::{ANSWERS, Rating};
 
-/// Names of the text that a class belongs to, and of plain texts.
-const TEXTS: [&str; 10] =
-    ["text", "content", "sentence", "document", "body", "review", "description", "article", "story", "abstract"];
 /// Rows from which a field whose values recur is a class.
 const ENOUGH_ROWS: usize = 8;
 /// Longest name of a class, in bytes.
@@ -36,7 +34,7 @@ pub(super) fn recognize(rows: &[Map<String, Value>], order: &[String]) -> Option
     if let Some([question, answer]) = ANSWERS.into_iter().find(|names| names.iter().all(|name| has(name))) {
         return Some(Layout::Answers { question: question.into(), answer: answer.into() });
     }
-    tagged(rows).or_else(|| of_strings(rows, order))
+    tagged(rows, ["", ""]).or_else(|| of_strings(rows, order))
 }
 
 /// Whether the row has a conversation and says of its answer whether it is good.
@@ -45,21 +43,12 @@ pub(super) fn is_rated(row: &Map<String, Value>) -> bool {
     Rating::of(row).is_some() && (list_of_messages(row).is_some() || has_answer())
 }
 
-/// Returns the value of a field; a dot reaches into nested objects.
-pub(super) fn lookup<'a>(row: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    if let Some(value) = row.get(name) {
-        return Some(value);
-    }
-    let (outer, inner) = name.split_once('.')?;
-    lookup(row.get(outer)?.as_object()?, inner)
-}
-
 /// Returns up to eight names of fields.
 pub(super) fn names_in(rows: &[Map<String, Value>]) -> Vec<String> {
     rows.first().into_iter().flat_map(|row| row.keys()).take(8).cloned().collect()
 }
 
-fn list_of_messages(row: &Map<String, Value>) -> Option<String> {
+pub(super) fn list_of_messages(row: &Map<String, Value>) -> Option<String> {
     let is_message = |value: &Value| {
         let has = |name: &str| value.get(name).is_some();
         has("role") && (has("content") || has("tool_calls")) || has("from") && has("value")
@@ -70,8 +59,8 @@ fn list_of_messages(row: &Map<String, Value>) -> Option<String> {
     known.map(str::to_owned).or_else(other)
 }
 
-/// Two lists of equal length: words, and names or numbers.
-fn tagged(rows: &[Map<String, Value>]) -> Option<Layout> {
+/// Two lists of equal length: words, and names or numbers. Those that are `named` count, if they are among them.
+pub(super) fn tagged(rows: &[Map<String, Value>], named: [&str; 2]) -> Option<Layout> {
     let first = rows.first()?;
     let list = |row: &'_ Map<String, Value>, name: &str| row.get(name).and_then(Value::as_array).cloned();
     let is_words = |name: &&String| list(first, name).is_some_and(|words| words.iter().all(Value::is_string));
@@ -94,20 +83,23 @@ fn tagged(rows: &[Map<String, Value>]) -> Option<Layout> {
     // Tags recur more often than words. Of several lists of tags (of parts of speech, of names) the one called so counts.
     let (words, tags) = found.into_iter().max_by_key(|(words, tags)| {
         let recurs = n_distinct(words) >= n_distinct(tags);
-        let is_named = ["tags", "labels"].contains(&tags.as_str());
-        (recurs, is_named, tags.contains("ner"), std::cmp::Reverse(n_distinct(tags)))
+        let is_usual = ["tags", "labels"].contains(&tags.as_str());
+        let n_named = usize::from(words.as_str() == named[0]) + usize::from(tags.as_str() == named[1]);
+        (n_named, recurs, is_usual, tags.contains("ner"), std::cmp::Reverse(n_distinct(tags)))
     })?;
     Some(Layout::Tagged { words: words.clone(), tags: tags.clone() })
 }
 
 /// What is known of a field.
 #[derive(Default)]
-struct Column {
+pub(super) struct Column {
     n_bytes: usize,
+    n_words: usize,
     longest: usize,
     n: usize,
     distinct: HashSet<String>,
-    is_string: bool,
+    pub(super) is_string: bool,
+    pub(super) is_bool: bool,
 }
 
 impl Column {
@@ -117,9 +109,41 @@ impl Column {
     }
 
     /// Whether few values recur in many rows.
-    fn recurs(&self) -> bool {
+    pub(super) fn recurs(&self) -> bool {
         self.n >= ENOUGH_ROWS && self.distinct.len() > 1 && self.distinct.len() * 4 <= self.n
     }
+
+    /// Whether its values are short enough for names of classes.
+    pub(super) fn is_short(&self) -> bool {
+        self.n > 0 && self.longest <= LONGEST_LABEL
+    }
+
+    /// Describes the field `name` as a column of strings.
+    pub(super) fn strings<'a>(&self, name: &'a str) -> Strings<'a> {
+        Strings { name, n_bytes: self.n_bytes, n_words: self.n_words, n: self.n, recurs: self.recurs() }
+    }
+
+    fn add(&mut self, text: &str, value: &Value) {
+        self.n_bytes += text.len();
+        self.n_words += text.split_whitespace().count();
+        self.longest = self.longest.max(text.len());
+        self.n += 1;
+        (self.is_string, self.is_bool) = (value.is_string(), value.is_boolean());
+        self.distinct.insert(text.to_owned());
+    }
+}
+
+/// Describes what rows have in one field.
+pub(super) fn column_at(rows: &[Map<String, Value>], path: &str) -> Column {
+    let mut column = Column::default();
+    for value in rows.iter().filter_map(|row| value_at(row, path)) {
+        match value {
+            Value::String(text) => column.add(text, value),
+            Value::Bool(_) | Value::Number(_) => column.add(&value.to_string(), value),
+            _ => {}
+        }
+    }
+    column
 }
 
 /// Rows of strings: labelled texts, pairs or texts.
@@ -128,9 +152,8 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let strings = strings_of(&columns, order);
     let longest = |except: Option<&String>| {
         let others = strings.iter().filter(|(name, _)| Some(*name) != except);
-        let named = |name: &str| TEXTS.contains(&name.to_lowercase().as_str());
         others
-            .max_by_key(|(name, column)| (named(name), !column.is_constant(), column.n_bytes))
+            .max_by_key(|(name, column)| (is_text(name), !column.is_constant(), column.n_bytes))
             .map(|(name, _)| (*name).clone())
     };
 
@@ -160,21 +183,6 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     are_pair.or_else(|| Some(Layout::Texts { field: longest(None)? }))
 }
 
-/// Returns the layout of rows with a class and two other strings: both are texts for a classifier, or the longer one is.
-pub(super) fn labelled_pairs(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
-    let columns = columns_of(rows);
-    let label = label_of(&columns)?;
-    let mut texts = strings_of(&columns, order);
-    texts.retain(|(name, column)| **name != label && !column.recurs());
-    let [(text, first), (pair, second)] = texts[..] else { return None };
-    let longer = if second.n_bytes > first.n_bytes { pair } else { text };
-    Some(match are_alike([first.n_bytes, second.n_bytes]) {
-        true => Layout::LabelledPairs { text: text.clone(), pair: pair.clone(), label },
-        // A name next to a text, for example.
-        false => Layout::Labelled { text: longer.clone(), label },
-    })
-}
-
 /// Returns the two longest texts of rows, in the order of the file.
 pub(super) fn two_texts(rows: &[Map<String, Value>], order: &[String]) -> Option<[String; 2]> {
     let columns = columns_of(rows);
@@ -187,14 +195,14 @@ pub(super) fn two_texts(rows: &[Map<String, Value>], order: &[String]) -> Option
 }
 
 /// Returns the columns of strings that are not about another one, in the order of the file.
-fn strings_of<'a>(columns: &'a BTreeMap<String, Column>, order: &[String]) -> Vec<(&'a String, &'a Column)> {
+pub(super) fn strings_of<'a>(columns: &'a BTreeMap<String, Column>, order: &[String]) -> Vec<(&'a String, &'a Column)> {
     let mut strings: Vec<(&String, &Column)> =
         columns.iter().filter(|(name, column)| column.is_string && !is_about(name)).collect();
     strings.sort_by_key(|(name, _)| order.iter().position(|other| other == *name).unwrap_or(usize::MAX));
     strings
 }
 
-fn columns_of(rows: &[Map<String, Value>]) -> BTreeMap<String, Column> {
+pub(super) fn columns_of(rows: &[Map<String, Value>]) -> BTreeMap<String, Column> {
     let mut columns = BTreeMap::new();
     rows.iter().for_each(|row| collect("", row, &mut columns));
     columns
@@ -207,9 +215,8 @@ fn are_of(pair: Option<&Layout>, name: &str) -> bool {
 
 /// Returns the field that holds a class: by its name, or because its values recur.
 fn label_of(columns: &BTreeMap<String, Column>) -> Option<String> {
-    let is_short = |column: &Column| column.n > 0 && column.longest <= LONGEST_LABEL;
     let candidates = columns.iter().filter(|(name, _)| !is_about(name));
-    let found = candidates.filter(|(name, column)| is_short(column) && (is_label(name) || column.recurs()));
+    let found = candidates.filter(|(name, column)| column.is_short() && (is_label(name) || column.recurs()));
     let best = found.max_by_key(|(name, column)| (is_label(name), column.recurs(), column.is_string));
     best.map(|(name, _)| name.clone())
 }
@@ -217,20 +224,15 @@ fn label_of(columns: &BTreeMap<String, Column>) -> Option<String> {
 fn collect(prefix: &str, row: &Map<String, Value>, columns: &mut BTreeMap<String, Column>) {
     for (key, value) in row {
         let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-        let (text, is_string) = match value {
+        let text = match value {
             Value::Object(inner) => {
                 collect(&name, inner, columns);
                 continue;
             }
-            Value::String(text) => (text.clone(), true),
-            Value::Bool(_) | Value::Number(_) if !value.is_f64() => (value.to_string(), false),
+            Value::String(text) => text.clone(),
+            Value::Bool(_) | Value::Number(_) if !value.is_f64() => value.to_string(),
             _ => continue,
         };
-        let column = columns.entry(name).or_default();
-        column.n_bytes += text.len();
-        column.longest = column.longest.max(text.len());
-        column.n += 1;
-        column.is_string = is_string;
-        column.distinct.insert(text);
+        columns.entry(name).or_default().add(&text, value);
     }
 }

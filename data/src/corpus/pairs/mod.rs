@@ -16,6 +16,7 @@ pub use table::Table;
 pub(super) use table::check_delimiter;
 
 use super::origins::{Origins, names};
+use super::path::value_at;
 use super::{RowReport, json};
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, LineReader, Split, find_files};
@@ -294,8 +295,9 @@ impl PairCorpus {
             _ => None,
         })?;
         let names: Vec<String> = json::fields_of_first_row(path, format)?.into_iter().map(|field| field.name).collect();
-        let wanted = [&self.config.source_field, &self.config.target_field];
-        (!wanted.into_iter().all(|field| names.contains(field))).then_some(names)
+        let row = json::first_rows(path, format).rows.into_iter().next()?;
+        let has = |field: &String| field.contains('{') || value_at(&row, field).is_some();
+        (!has(&self.config.source_field) || !has(&self.config.target_field)).then_some(names)
     }
 }
 

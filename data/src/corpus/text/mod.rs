@@ -22,6 +22,7 @@ pub(crate) use preference::Preference;
 use super::RowReport;
 use super::json::{self, JsonFields, NamedField};
 use super::origins::{Origins, names};
+use super::path::value_at;
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, Split, ending, find_files, is_json_lines, is_plain};
 
@@ -123,7 +124,10 @@ impl TextCorpus {
         let of_tables = "columns and delimiters included; to learn from one column: --set data.text.format=records and its name in \
                          data.text.field";
         let of_pages = "tags included; to learn from their text, take it out of the pages first";
-        let notes = [note(&["csv", "tsv"], of_tables), note(&["html", "htm", "xhtml", "xml"], of_pages)];
+        let of_words =
+            "columns and comments included; to learn from the sentences alone: --set data.text.format=records";
+        let of_conll = note(&["conll", "conllu", "iob", "iob2", "bio"], of_words);
+        let notes = [note(&["csv", "tsv"], of_tables), of_conll, note(&["html", "htm", "xhtml", "xml"], of_pages)];
         notes.into_iter().flatten().collect()
     }
 
@@ -236,10 +240,17 @@ impl TextCorpus {
         json::fields_of_first_row(&file.path, file.records?)
     }
 
+    /// Whether the first record has a field at this path.
+    fn is_in_first_record(&self, path: &str) -> bool {
+        let first = |file: &TextFile| Some(json::first_rows(&file.path, file.records?).rows.into_iter().next());
+        let row = self.files.iter().find_map(first).flatten();
+        row.is_some_and(|row| value_at(&row, path).is_some())
+    }
+
     /// Returns the name of the longest field in the first record, unless it has the wanted one.
     fn field_of_first_row(&self) -> Option<String> {
         let fields = self.fields_of_first_record()?;
-        let has_field = fields.iter().any(|field| field.name == self.config.field);
+        let has_field = self.config.field.contains('{') || self.is_in_first_record(&self.config.field);
         let longest = fields.into_iter().filter(|field| field.n_bytes > 0).max_by_key(|field| field.n_bytes)?;
         (!has_field).then_some(longest.name)
     }

@@ -224,3 +224,28 @@ fn invalid_utf8_deep_in_a_long_document_ends_everything() {
         "{error}"
     );
 }
+
+#[test]
+fn words_with_tags_are_read_as_text_and_said_to_be() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for name in ["a.conll", "a.conllu", "a.iob", "a.iob2", "a.bio"] {
+        let universal = "1\tEU\t_\tX\t_\t_\t_\t_\t_\t_\n2\trejects\t_\tX\t_\t_\t_\t_\t_\t_\n";
+        let words = if name == "a.conllu" { universal } else { "EU B-ORG\nrejects O\n" };
+        let files = [file(&dir, name, words)];
+        let notes = |format| TextCorpus::open(&files, &config(format)).expect("a file").notes();
+        let [note] = &notes(TextFormat::Auto)[..] else { panic!("{name}: one note") };
+        assert!(note.contains("read as plain text") && note.ends_with("--set data.text.format=records"), "{note}");
+        assert_eq!(notes(TextFormat::Records), Vec::<String>::new());
+        assert_eq!(documents(&files[0], TextFormat::Records), ["EU rejects"]);
+    }
+}
+
+#[test]
+fn a_path_into_a_list_names_a_field_that_is_there() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let rows = file(&dir, "a.jsonl", "{\"parts\": [\"a b\"], \"body\": \"c\"}\n{\"parts\": []}\n{\"parts\": []}\n");
+    let config = |field: &str| TextConfig { field: field.into(), max_bad_rows: 0.1, ..TextConfig::default() };
+    let text = error(std::slice::from_ref(&rows), &config("parts.0"));
+    assert!(!text.contains("data.text.field=") && text.contains("no field \"parts.0\""), "{text}");
+    assert!(error(&[rows], &config("part.0")).contains("data.text.field=body"));
+}

@@ -1,0 +1,228 @@
+//! Rows with a class, for a task that learns classes: what the user has named counts, and the rest is found.
+
+use serde_json::{Map, Value};
+
+use super::Layout;
+use super::recognize::{Column, column_at, columns_of, list_of_messages, strings_of};
+use crate::corpus::fields::{Strings, has_label_word, is_about, is_label, texts_of_class};
+use crate::corpus::labelled::LabelConfig;
+use crate::corpus::path::value_at;
+
+/// Names of fields that hold lists of labels, as well as the names of classes.
+const LISTS: [&str; 7] = ["annotations", "classes", "categories", "topics", "tags", "genres", "spans"];
+/// Names of fields of an object inside such a list, best first.
+const NAMES: [&str; 10] =
+    ["label", "labels", "name", "choices", "class", "category", "result", "value", "text", "title"];
+/// Lists inside lists that are searched for a label.
+const DEEPEST: usize = 8;
+
+/// A field with a list of labels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::corpus) enum LabelList {
+    /// The path to the first label of the list.
+    Names(String),
+    /// The labels of spans of characters: the field, and how it has them.
+    Spans(String, SpanForm),
+}
+
+/// How a list has spans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::corpus) enum SpanForm {
+    /// `[0, 4, "NAME"]`
+    Lists,
+    /// `{"start": 0, "end": 4, "label": "NAME"}`
+    Objects,
+    /// Deeper inside.
+    Other,
+}
+
+/// Returns whether the row has the field, or a template takes its place.
+pub(super) fn has(row: &Map<String, Value>, name: &str) -> bool {
+    name.contains('{') || value_at(row, name).is_some()
+}
+
+/// Returns whether the row has one label in the field: neither a list nor an object.
+pub(super) fn has_one_label(row: &Map<String, Value>, name: &str) -> bool {
+    value_at(row, name).is_some_and(|label| !label.is_array() && !label.is_object())
+}
+
+/// Returns the layout of rows with a class and a text. `None` if no field seems to be one of both.
+pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig) -> Option<Layout> {
+    let any_has = |name: &String| rows.iter().any(|row| has(row, name));
+    let given = [&labels.text_field, &labels.pair_field].map(|name| any_has(name).then_some(name.as_str()));
+    let columns = columns_of(rows);
+    let is_given = |name: &str| given.contains(&Some(name));
+
+    let candidates = columns.iter().filter(|(name, _)| !is_given(name));
+    let found = candidates.map(|(name, column)| (rank(name, column), column.is_string, name)).max();
+    let found = found.filter(|(rank, ..)| *rank > 0);
+
+    let list = list_of_labels(rows, labels);
+    let is_named = rows.iter().any(|row| has_one_label(row, &labels.label_field));
+    let label = match (found, list) {
+        _ if is_named => labels.label_field.clone(),
+        // A list with the name of a class is more likely the class than a field whose values recur.
+        (Some((rank, _, name)), list) if rank >= 3 || list.is_none() => name.clone(),
+        (_, Some(list)) => {
+            let texts = texts(rows, order, labels, None);
+            return texts.first().map(|text| Layout::LabelLists { text: text.clone(), list });
+        }
+        (_, None) => return None,
+    };
+    match &texts(rows, order, labels, Some(&label))[..] {
+        [] => None,
+        [text, pair, ..] => Some(Layout::LabelledPairs { text: text.clone(), pair: pair.clone(), label }),
+        [text] => Some(Layout::Labelled { text: text.clone(), label }),
+    }
+}
+
+/// Says how sure it is that a field is the class; 0 for any other one.
+fn rank(name: &str, column: &Column) -> u8 {
+    match name.rsplit('.').next().unwrap_or(name) {
+        _ if is_about(name) || !column.is_short() => 0,
+        last if is_label(last) => 4,
+        last if has_label_word(last) || name.split('.').any(is_label) => 3,
+        _ if column.recurs() => 2,
+        _ => u8::from(column.is_bool),
+    }
+}
+
+/// Names the fields that can be the class as well as `label`, where no name says which one it is.
+pub(super) fn other_classes(rows: &[Map<String, Value>], label: &str, labels: &LabelConfig) -> String {
+    let columns = columns_of(rows);
+    let known = columns.get(label).map_or(0, |column| rank(label, column));
+    let is_other = |name: &str| name != label && ![&labels.text_field, &labels.pair_field].contains(&&name.to_owned());
+    let others: Vec<&str> = columns
+        .iter()
+        .filter(|(name, column)| (1..=2).contains(&known) && is_other(name) && rank(name, column) == known)
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if others.is_empty() {
+        String::new()
+    } else {
+        format!("\nother fields that can be the class: {}", others.join(", "))
+    }
+}
+
+/// Returns the fields with the texts that a class belongs to: one, two, or none.
+fn texts(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig, label: Option<&str>) -> Vec<String> {
+    let any_has = |name: &str| rows.iter().any(|row| has(row, name));
+    let [text, pair] = [labels.text_field.as_str(), labels.pair_field.as_str()];
+    let columns = columns_of(rows);
+    let mut strings: Vec<Strings<'_>> = strings_of(&columns, order)
+        .into_iter()
+        .filter(|(name, _)| Some(name.as_str()) != label && *name != pair && !is_label(name))
+        .map(|(name, column)| column.strings(name))
+        .collect();
+    let given = any_has(text).then(|| {
+        let known = strings.iter().position(|column| column.name == text);
+        known.unwrap_or_else(|| {
+            strings.push(column_at(rows, text).strings(text));
+            strings.len() - 1
+        })
+    });
+
+    let mut found: Vec<String> =
+        texts_of_class(&strings, given).into_iter().map(|at| strings[at].name.to_owned()).collect();
+    if found.is_empty() {
+        // A template has no text of its own here.
+        found.extend(given.map(|_| text.to_owned()));
+    }
+    if any_has(pair) && !found.is_empty() {
+        found.truncate(1);
+        found.push(pair.to_owned());
+    }
+    found
+}
+
+/// Returns the first field with a list of labels: by its name, or the one that the user has named.
+fn list_of_labels(rows: &[Map<String, Value>], labels: &LabelConfig) -> Option<LabelList> {
+    rows.iter().find_map(|row| {
+        let named =
+            value_at(row, &labels.label_field).and_then(|value| Some((labels.label_field.clone(), value.as_array()?)));
+        let mut lists = Vec::new();
+        let messages = list_of_messages(row);
+        collect_lists("", row, &mut lists);
+        lists.retain(|(name, _)| messages.as_ref() != Some(name));
+        let found = named.into_iter().chain(lists).filter(|(_, list)| !list.is_empty());
+        found.filter_map(|(name, list)| first_label(&name, list, 0)).next()
+    })
+}
+
+/// Appends the lists with names of labels in the row and the objects inside it.
+fn collect_lists<'a>(prefix: &str, row: &'a Map<String, Value>, lists: &mut Vec<(String, &'a Vec<Value>)>) {
+    for (key, value) in row {
+        let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        let is_of_labels = || is_label(key) || has_label_word(key) || LISTS.contains(&key.to_lowercase().as_str());
+        match value {
+            Value::Object(inner) => collect_lists(&name, inner, lists),
+            Value::Array(list) if is_of_labels() => lists.push((name, list)),
+            _ => {}
+        }
+    }
+}
+
+/// Finds the first label below a list at `path`.
+fn first_label(path: &str, list: &[Value], depth: usize) -> Option<LabelList> {
+    let first = list.first().filter(|_| depth < DEEPEST)?;
+    if let Some(form) = span_form(first) {
+        let form = if depth == 0 { form } else { SpanForm::Other };
+        return Some(LabelList::Spans(path.to_owned(), form));
+    }
+    inside(&format!("{path}.0"), first, depth + 1)
+}
+
+fn inside(path: &str, value: &Value, depth: usize) -> Option<LabelList> {
+    match value {
+        Value::String(_) | Value::Bool(_) | Value::Number(_) if !value.is_f64() => {
+            Some(LabelList::Names(path.to_owned()))
+        }
+        Value::Array(list) => first_label(path, list, depth),
+        Value::Object(object) if depth < DEEPEST => {
+            if span_form(value).is_some() {
+                return Some(LabelList::Spans(path.to_owned(), SpanForm::Other));
+            }
+            let known = NAMES.iter().filter_map(|name| object.get_key_value(*name));
+            known.filter_map(|(name, value)| inside(&format!("{path}.{name}"), value, depth + 1)).next()
+        }
+        _ => None,
+    }
+}
+
+/// Returns how a value is a span of characters with a label, if it is one.
+fn span_form(value: &Value) -> Option<SpanForm> {
+    let is_place = |value: Option<&Value>| value.is_some_and(Value::is_u64);
+    match value {
+        Value::Array(span) => {
+            let is_span = span.len() == 3 && is_place(span.first()) && is_place(span.get(1)) && span[2].is_string();
+            is_span.then_some(SpanForm::Lists)
+        }
+        Value::Object(span) if is_place(span.get("start")) && is_place(span.get("end")) => {
+            Some(if span.get("label").is_some_and(Value::is_string) { SpanForm::Objects } else { SpanForm::Other })
+        }
+        _ => None,
+    }
+}
+
+/// Says how rows with spans of characters become words with tags.
+pub(super) fn advice_for_spans(file: &str, is_array: bool, text: &str, field: &str, form: SpanForm) -> String {
+    let each = match form {
+        SpanForm::Lists => format!("a, b, t in row[\"{field}\"]"),
+        SpanForm::Objects => {
+            format!("a, b, t in [(s[\"start\"], s[\"end\"], s[\"label\"]) for s in row[\"{field}\"]]")
+        }
+        SpanForm::Other => String::new(),
+    };
+    if each.is_empty() || [text, field].iter().any(|name| name.contains(['.', '\'', '"', '{'])) {
+        return "make words and as many tags of them, such as {\"tokens\": [\"Rome\"], \"tags\": [\"B-place\"]}"
+            .to_owned();
+    }
+    let read = if is_array { format!("jq -c '.[]' {file} |") } else { String::new() };
+    let input = if is_array { String::new() } else { format!(" < {file}") };
+    format!(
+        "to make words with tags of them:\n{read}python3 -c 'import json, re, sys\nfor line in sys.stdin:\n  row = json.loads(line); \
+         words = list(re.finditer(r\"\\w+|[^\\w\\s]\", row[\"{text}\"]))\n  tag = lambda w: next(((\"B-\" if w.start() == a else \
+         \"I-\") + t for {each} if a <= w.start() < b), \"O\")\n  print(json.dumps({{\"tokens\": [w[0] for w in words], \"tags\": \
+         [tag(w) for w in words]}}))'{input} > words.jsonl"
+    )
+}
