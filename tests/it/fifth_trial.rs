@@ -142,6 +142,25 @@ fn with_classes(place: &Workplace) {
 }
 
 #[test]
+fn numbers_in_place_of_names_are_noted_and_new_classes_have_a_way() {
+    let place = Workplace::new();
+    let rows = |name: &dyn Fn(usize) -> String| -> String {
+        (0..30).map(|n| format!("{{\"text\": \"t{n}\", \"label\": {}}}\n", name(n))).collect()
+    };
+    place.write("numbers.jsonl", rows(&|n| (n % 2).to_string()));
+    place.write("others.jsonl", rows(&|n| if n % 3 == 0 { "\"new\"".into() } else { "\"bad\"".into() }));
+    let dry = |file: &str| {
+        let data = format!("data.train={file}");
+        let fixed = ["train", "--task", "classification", "--dry-run", "--device", "cpu", "--set", &data];
+        place.run(&[&fixed[..], &["--set", "data.labels.names=[\"bad\", \"good\"]"]].concat())
+    };
+    let noted = dry("numbers.jsonl").ok();
+    assert!(noted.stdout.contains("0 is \"bad\""), "{noted:?}");
+    let refused = dry("others.jsonl");
+    assert!(refused.code == 3 && refused.stderr.contains("--set 'data.labels.names=[]'"), "{refused:?}");
+}
+
+#[test]
 fn labelled_rows_have_statistics() {
     let place = Workplace::new();
     let rows: String =

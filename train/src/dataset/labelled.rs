@@ -22,7 +22,8 @@ pub(super) fn open(
 ) -> Result<RunData> {
     let Files { train, valid } = text::files(config, cache_dir)?;
     let watched = Watched::of(train.iter().map(PathBuf::as_path));
-    let corpus = LabelledCorpus::read(&train, config.task, &filtered(config)?).context("data.train")?;
+    let read = LabelledCorpus::read(&train, config.task, &filtered(config)?);
+    let corpus = read.map_err(|error| with_new_classes(error, config)).context("data.train")?;
     let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
     let tokenizer = match vocabulary.as_ref().and_then(Vocabulary::text) {
         Some(tokenizer) => tokenizer.clone(),
@@ -46,6 +47,20 @@ pub(super) fn open(
         data.prompt = prompt::to_continue(&corpus.texts());
     }
     Ok(data)
+}
+
+/// Adds to a problem with labels of other classes how a new run learns them.
+fn with_new_classes(error: kiln_data::Error, config: &Config) -> kiln_data::Error {
+    match error {
+        kiln_data::Error::BadRows(found)
+            if !config.data.labels.names.is_empty() && found.contains("is not one of the classes") =>
+        {
+            kiln_data::Error::BadRows(format!(
+                "{found}\nto learn the classes of these rows in a new run: --set 'data.labels.names=[]'"
+            ))
+        }
+        other => other,
+    }
 }
 
 /// Opens the `named` files, or the validation rows of the run if there are none. Returns `None` without any.
@@ -126,6 +141,7 @@ fn source(
     if corpus.report().bad() > 0 {
         notes.push(corpus.report().to_string());
     }
+    notes.extend(corpus.note_on_numbers());
     notes.extend(corpus.report().filter_notes());
     if source.n_cut() > 0 {
         notes.push(format!(

@@ -30,6 +30,8 @@ pub struct LabelledCorpus {
     rows: Vec<Labelled>,
     names: Vec<String>,
     report: RowReport,
+    /// Labels are numbers that stand for names.
+    numbered: bool,
 }
 
 impl LabelledCorpus {
@@ -69,7 +71,9 @@ impl LabelledCorpus {
 
         let ids: HashMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
         let mut rows = Vec::with_capacity(found.len());
+        let mut has_numbers = false;
         for (path, line, row) in found {
+            has_numbers |= row.labels().iter().any(|label| !ids.contains_key(label.name()) && label.number().is_some());
             match row.with_ids(|label| id_of(label, &ids, &names)) {
                 Ok(row) => rows.push(row),
                 Err(problem) => report.add_bad(path, line, &problem),
@@ -81,7 +85,8 @@ impl LabelledCorpus {
         let format = report.shown.first().and_then(|row| FileFormat::by_name(&row.file));
         let remedy = remedy(task, format.unwrap_or(FileFormat::JSON));
         report.check(config.max_bad_rows, &name, remedy, "data.labels.max_bad_rows")?;
-        Ok(Self { rows, names, report })
+        let numbered = has_numbers && !rows.is_empty();
+        Ok(Self { rows, names, report, numbered })
     }
 
     /// The rows.
@@ -99,6 +104,21 @@ impl LabelledCorpus {
         let is_id = |id: usize| self.names.contains(&id.to_string());
         let by_name = names.iter().all(|name| self.names.contains(name));
         self.names.len() == names.len() && (by_name || (are_words(names) && (0..names.len()).all(is_id)))
+    }
+
+    /// Says which classes numbers in the place of labels stand for, if there are some.
+    pub fn note_on_numbers(&self) -> Option<String> {
+        let shown = self
+            .names
+            .iter()
+            .take(3)
+            .enumerate()
+            .map(|(id, name)| format!("{id} is {name:?}"))
+            .collect::<Vec<_>>()
+            .join(", ");
+        let more = if self.names.len() > 3 { ", ..." } else { "" };
+        self.numbered
+            .then(|| format!("labels are numbers, read as numbers of the classes (data.labels.names): {shown}{more}"))
     }
 
     /// Counts of kept and bad rows.
