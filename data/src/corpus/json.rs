@@ -90,7 +90,7 @@ pub(super) struct FirstRows {
 pub(super) fn first_rows(path: &Path, format: FileFormat) -> FirstRows {
     let mut first = FirstRows::default();
     let Ok(mut records) = format.open(path, &Wanted::all()) else { return first };
-    let mut line = Vec::new();
+    let (mut line, mut n_lists) = (Vec::new(), 0);
     for _ in 0..100 {
         let Ok(Some(_)) = records.next(&mut line) else { break };
         match serde_json::from_slice(&line) {
@@ -100,11 +100,13 @@ pub(super) fn first_rows(path: &Path, format: FileFormat) -> FirstRows {
                 }
                 first.rows.push(row);
             }
-            Ok(Value::Array(_)) => first.has_list = true,
+            Ok(Value::Array(_)) => n_lists += 1,
             _ => {}
         }
         line.clear();
     }
+    // One list may be anything.
+    first.has_list = n_lists > 1;
     first
 }
 

@@ -1,8 +1,8 @@
 //! Counts of the rows of a corpus: kept ones, bad ones, and those that a filter has dropped.
 
+mod left_out;
 mod reasons;
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,6 @@ use crate::formats::RowProblem;
 
 /// Rows that a report shows of each kind of problem.
 const SHOWN_PER_KIND: usize = 3;
-
-/// Fields that a note names.
-const FIELDS_SHOWN: usize = 8;
-/// Fields that are counted.
-const MOST_FIELDS: usize = 100;
 
 /// Most bad rows that a message offers to leave out, as a fraction. More of them are probably read in a wrong way.
 const MOST_TO_LEAVE_OUT: f64 = 0.5;
@@ -148,26 +143,6 @@ impl RowReport {
         self.filter_notes().into_iter().chain(self.left_out_note()).collect()
     }
 
-    /// Names the fields that are left out; fields of the same number of rows together.
-    fn left_out_note(&self) -> Option<String> {
-        let mut by_rows: BTreeMap<Reverse<u64>, Vec<&str>> = BTreeMap::new();
-        for (field, rows) in &self.left_out {
-            by_rows.entry(Reverse(*rows)).or_default().push(field);
-        }
-        let more = by_rows.values().map(Vec::len).sum::<usize>().saturating_sub(FIELDS_SHOWN);
-        let mut room = FIELDS_SHOWN;
-        let mut parts = Vec::new();
-        for (Reverse(rows), mut fields) in by_rows {
-            fields.truncate(room);
-            room -= fields.len();
-            let s = if rows == 1 { "" } else { "s" };
-            parts.extend((!fields.is_empty()).then(|| format!("{} (in {rows} row{s})", fields.join(", "))));
-        }
-        parts.extend((more > 0).then(|| format!("{more} more")));
-        let advice = "put texts that the model must read into the messages";
-        (!parts.is_empty()).then(|| format!("fields that are left out: {}; {advice}", parts.join(", ")))
-    }
-
     /// Returns the number of rows that were skipped.
     pub fn bad(&self) -> u64 {
         self.malformed + self.empty + self.one_sided + self.over_long
@@ -215,18 +190,6 @@ impl RowReport {
         if n > 0 {
             *(if stays_text { &mut self.spelled } else { &mut self.read_special }) += n;
             section.clone_into(&mut self.special_section);
-        }
-    }
-
-    /// Counts the fields of a usable row that are left out.
-    pub(crate) fn add_left_out(&mut self, fields: &[String]) {
-        fields.iter().for_each(|field| self.add_field(field, 1));
-    }
-
-    fn add_field(&mut self, field: &str, rows: u64) {
-        // Rows may have names at random.
-        if self.left_out.len() < MOST_FIELDS || self.left_out.contains_key(field) {
-            *self.left_out.entry(field.to_owned()).or_default() += rows;
         }
     }
 

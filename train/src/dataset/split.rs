@@ -165,19 +165,23 @@ impl Rows {
                 (documents.into_iter().map(|text| json!({"text": text}).to_string()).collect(), report)
             }
             Reads::Text if traits_of(config.task).classes.is_some() => {
-                // What is wrong with a row is said where the row is; the two files hold good ones.
-                let corpus = LabelledCorpus::read(&data.train, config.task, &data.labels).context("data.train")?;
-                let rows = Self::records(config, |file| LabelledCorpus::records(file, config.task, &data.labels))?;
-                let of_row =
-                    |row: &String| LabelledCorpus::labels_of(row, config.task, &data.labels).unwrap_or_default();
-                let labels = rows.lines.iter().map(of_row).collect();
-                let bad = (corpus.report().bad() > 0).then(|| corpus.report().to_string());
-                return Ok(Self { bad, labels, ..rows });
+                return Self::labelled(config);
             }
             // What is wrong with a conversation is said when it is read.
             Reads::Text => return Self::records(config, records_of),
         };
         Ok(Self { lines, origins, bad: (report.bad() > 0).then(|| report.to_string()), ..Self::default() })
+    }
+
+    /// Reads labelled rows. What is wrong with a row is said where the row is; the two files hold good ones.
+    fn labelled(config: &Config) -> Result<Self> {
+        let (task, data) = (config.task, &config.data);
+        let corpus = LabelledCorpus::read(&data.train, task, &data.labels).context("data.train")?;
+        let rows = Self::records(config, |file| LabelledCorpus::records(file, task, &data.labels))?;
+        let of_row = |row: &String| LabelledCorpus::labels_of(row, task, &data.labels).unwrap_or_default();
+        let labels = rows.lines.iter().map(of_row).collect();
+        let bad = (corpus.report().bad() > 0).then(|| corpus.report().to_string());
+        Ok(Self { bad, labels, ..rows })
     }
 
     /// Reads the records of the training text.
