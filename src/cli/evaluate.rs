@@ -94,6 +94,9 @@ fn evaluate<M: Model>(args: &Args, device: DeviceChoice, ranks: &Ranks, init: &I
         run = run.with_split_rows();
     }
     run.config = run.config.with_keys(&args.set)?;
+    let is_named = args.set.iter().any(|assignment| assignment.starts_with("data.text.format="));
+    let own = run.config.data.train_files();
+    let reads_by_name = if is_named { None } else { run.config.data.follow_names(&args.data, &own) };
     if let Some(packing) = args.packing {
         set_packing(&mut run, packing)?;
     }
@@ -112,6 +115,7 @@ fn evaluate<M: Model>(args: &Args, device: DeviceChoice, ranks: &Ranks, init: &I
             stderr_line!("{line}");
         }
     };
+    reads_by_name.iter().for_each(|line| note(&format!("note: {line}")));
     let scoring = Scoring { run: &run, generate, device: &device, ranks };
     let scores = match init.is_own() {
         true => scoring.score_own(init, &args.data, &mut { note })?,

@@ -1,4 +1,4 @@
-//! What `kiln classify` is given in place of texts: names of files, tables and JSON lines.
+//! What `kiln classify` and `kiln translate` are given in place of texts: names of files, tables and JSON lines.
 
 use std::io::BufReader;
 use std::path::Path;
@@ -64,7 +64,7 @@ pub(super) fn check_lines(lines: &[String], run: &Path, task: Task, labels: &Lab
         return check_rows(lines, Path::new(&run));
     }
     if traits_of(task).classes == Some(Classes::OfWords) && is_conll(lines) {
-        let row = lines.iter().find(|line| !line.trim().is_empty() && !line.starts_with('#')).map(String::as_str);
+        let row = lines.iter().find(|line| !line.trim().is_empty() && is_surely_word(line)).map(|line| line.trim_end());
         return Err(Usage(format!("stdin has a word per line, in columns: {}", as_sentences(&run, None, row))));
     }
 
@@ -84,6 +84,56 @@ pub(super) fn check_lines(lines: &[String], run: &Path, task: Task, labels: &Lab
         );
     }
     Ok(())
+}
+
+/// Refuses rows that have the source field of the run in place of lines to translate, and says what other rows look like.
+///
+/// # Errors
+/// If the lines are JSON objects with that field, or a table with that column.
+pub(super) fn check_sources(lines: &[String], run: &Path, source_field: &str) -> Result<(), Usage> {
+    let Some(first) = lines.iter().find(|line| !line.trim().is_empty()) else { return Ok(()) };
+    let run = shell_path(run);
+    let word = serde_json::to_string(source_field).unwrap_or_default();
+    if let Ok(row) = serde_json::from_str::<Map<String, Value>>(first) {
+        if row.contains_key(source_field) {
+            return Err(Usage(format!(
+                "stdin has JSON lines with the field {word}; to translate it: python3 -c 'import json; [print(json.loads(line)[{word}]) for line in open(0)]' \
+                 | kiln translate {run}"
+            )));
+        }
+        stderr_line!("note: stdin seems to have JSON lines, and each is translated as it stands, with its names");
+        return Ok(());
+    }
+
+    let delimiter = delimiter_of(first);
+    let names = cells(first, delimiter);
+    if names.len() > 1 && names.contains(&source_field) {
+        let reader = csv_reader(delimiter);
+        return Err(Usage(format!(
+            "stdin is a table with the column {word}; to translate it: python3 -c 'import csv; [print(row[{word}]) for row in {reader}]' \
+             | kiln translate {run}"
+        )));
+    }
+    let has_tab = |line: &String| line.contains('\t') || line.trim().is_empty();
+    if lines.len() >= FEWEST_LINES && lines.iter().all(has_tab) {
+        stderr_line!("note: each line has a tab and is translated as it stands; cut -f1 passes its first column on");
+    } else if is_table(lines, delimiter) {
+        stderr_line!(
+            "note: stdin seems to be a table, and each line is translated as it stands, with all of its columns"
+        );
+    }
+    Ok(())
+}
+
+/// Says how `kiln translate` reads a file whose name was given in place of a text.
+pub(super) fn way_of_sources(file: &Path, run: &Path) -> String {
+    let (word, run) = (shell_path(file), shell_path(run));
+    match FileFormat::by_name(file) {
+        Some(_) => format!(
+            "the file has rows: kiln evaluate {run} --data {word} --hypotheses translations.txt translates and scores them"
+        ),
+        None => format!("pass the file on stdin: kiln translate {run} < {word}"),
+    }
 }
 
 /// Refuses an array in place of JSON lines.
@@ -114,22 +164,51 @@ fn as_lines_of_array(run: &str, file: Option<&str>) -> String {
     )
 }
 
-/// Whether lines have a word each, in columns, as CoNLL files do.
+/// Whether lines have a word each and end with its tag, as in CoNLL files, with blank lines or comments between sentences.
 fn is_conll(lines: &[String]) -> bool {
-    let has_words = |line: &&String| !line.trim().is_empty() && !line.starts_with('#');
-    let words: Vec<usize> = lines.iter().filter(has_words).map(|line| line.matches('\t').count()).collect();
-    let Some(n) = words.first().copied().filter(|n| *n > 0) else { return false };
-    let has_ends = lines.iter().any(|line| line.trim().is_empty()) || lines.iter().any(|line| line.starts_with("# "));
-    words.len() >= FEWEST_LINES && has_ends && words.iter().all(|found| *found == n)
+    let filled: Vec<&str> = lines.iter().map(|line| line.trim_end()).filter(|line| !line.is_empty()).collect();
+    let Some((delimiter, n)) = filled.iter().find(|line| is_surely_word(line)).map(|line| columns(line)) else {
+        return false;
+    };
+    // Some lines with `#` are comments, as the reader of training data knows them; in others it is a word.
+    let is_comment = |line: &&str| {
+        !is_surely_word(line) && (columns(line) != (delimiter, n) || line.starts_with("# ") && line.contains('='))
+    };
+    let words: Vec<&&str> = filled.iter().filter(|line| !is_comment(line)).collect();
+    // Spaces divide the words of sentences, too: then each line has to end as with a tag.
+    let is_tag = |text: &str| text.chars().next().is_some_and(|c| !c.is_lowercase());
+    let ends_with_tag = |line: &str| delimiter == '\t' || line.split(' ').next_back().is_some_and(is_tag);
+    n > 1
+        && words.len() >= FEWEST_LINES
+        && (filled.len() < lines.len() || words.len() < filled.len())
+        && words.iter().all(|line| columns(line) == (delimiter, n) && ends_with_tag(line))
 }
 
-/// Returns the command that passes the words of a CoNLL file on, a sentence per line. `row` is the first line with a word.
+/// Whether no reader takes a line that has text for a comment.
+fn is_surely_word(line: &str) -> bool {
+    !line.starts_with('#') && !line.starts_with("-DOCSTART-")
+}
+
+/// Returns the delimiter of a line in columns, a tab or a space, and how many it has.
+fn columns(line: &str) -> (char, usize) {
+    match line.contains('\t') {
+        true => ('\t', line.split('\t').count()),
+        false => (' ', line.split_whitespace().count()),
+    }
+}
+
+/// Returns the command that passes the words of a CoNLL file on, a sentence per line. `row` is a line with a word.
 fn as_sentences(run: &str, file: Option<&str>, row: Option<&str>) -> String {
-    let is_numbered = row.is_some_and(|row| row.split('\t').count() == 10);
-    let (word, wanted) = if is_numbered { ("$2", "/^[0-9]+\\t/") } else { ("$1", "NF && !/^#/") };
+    let (delimiter, n) = columns(row.unwrap_or_default());
+    let delimiter = if delimiter == '\t' { "\\t" } else { " +" };
+    let (word, wanted) = match (delimiter, n) {
+        ("\\t", 10) => ("$2", "/^[0-9]+\\t/".to_owned()),
+        _ => ("$1", format!("NF == {n} && !/^(# .*=|-DOCSTART-)/")),
+    };
     let from = file.map_or(String::new(), |file| format!(" {file}"));
     format!(
-        "its sentences are read from lines: awk -F '[\\t ]' '{wanted} {{ printf \"%s \", {word} }} !NF {{ print \"\" }}'{from} | kiln classify {run}"
+        "its sentences are read from lines: awk -F '{delimiter}' '{{ sub(/\\r$/, \"\") }} {wanted} {{ printf \"%s \", {word} }} !NF {{ print \"\" \
+         }}'{from} | kiln classify {run}"
     )
 }
 
@@ -137,7 +216,7 @@ fn first_line_of_words(file: &Path) -> Option<String> {
     let (mut input, mut line) = (BufReader::new(open_file(file).ok()?), Vec::new());
     while read_line(&mut input, &mut line, MOST_BYTES).ok()? {
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-        if !text.is_empty() && !text.starts_with('#') {
+        if !text.is_empty() && is_surely_word(&text) {
             return Some(text);
         }
         line.clear();
@@ -152,16 +231,22 @@ fn field(task: Task, labels: &LabelConfig) -> &str {
 
 /// Returns the command that passes the rows of a table on as JSON lines.
 fn as_rows(run: &str, file: Option<&str>, delimiter: char) -> String {
+    let from = file.map_or(String::new(), |file| format!(" < {file}"));
+    let reader = csv_reader(delimiter);
+    format!(
+        "its rows as JSON lines are read with --jsonl: python3 -c 'import csv, json; [print(json.dumps(row)) for row in {reader}]'{from} \
+         | kiln classify {run} --jsonl"
+    )
+}
+
+/// Returns what reads the rows of a table in Python.
+fn csv_reader(delimiter: char) -> String {
     let delimiter = match delimiter {
         ',' => String::new(),
         '\t' => ", delimiter=\"\\t\"".to_owned(),
         other => format!(", delimiter=\"{other}\""),
     };
-    let from = file.map_or(String::new(), |file| format!(" < {file}"));
-    format!(
-        "its rows as JSON lines are read with --jsonl: python3 -c 'import csv, json; [print(json.dumps(row)) for row in \
-         csv.DictReader(open(0, encoding=\"utf-8-sig\", newline=\"\"){delimiter})]'{from} | kiln classify {run} --jsonl"
-    )
+    format!("csv.DictReader(open(0, encoding=\"utf-8-sig\", newline=\"\"){delimiter})")
 }
 
 fn first_line(file: &Path) -> Option<String> {

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use super::config_args::{GenerateArgs, NoSetArgs};
 use super::error::Usage;
 use super::lines::{Chunks, note_age, one_line, shell_word};
+use super::other_input::{check_sources, way_of_sources};
 use super::together::{DevicesArgs, Role};
 
 /// What rank 0 gives the others.
@@ -75,7 +76,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
         let run = shell_word(&args.run.to_string_lossy());
         let word = shell_word(text);
         let hint = match Path::new(text).is_file() {
-            true => format!("pass the file on stdin: kiln translate {run} < {word}"),
+            true => way_of_sources(Path::new(text), &args.run),
             false => format!("pass the text on stdin: echo {word} | kiln translate {run}"),
         };
         return Err(Usage(format!("{text:?}: {hint}")).into());
@@ -125,6 +126,9 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     ranks.enter(Phase::Input);
     chunks.for_each(&mut input, lacking, |lines, n_done| {
         if n_done == 0 {
+            if !typed && !args.target_prefix {
+                check_sources(lines, &args.run, &run.config.data.corpus.source_field)?;
+            }
             let sources = lines.iter().map(String::as_str).filter(|line| !line.trim().is_empty());
             missing_tags_in(&run.config, sources).iter().for_each(|note| stderr_line!("{note}"));
         }

@@ -185,13 +185,13 @@ fn arrays_words_in_columns_and_blank_rows_are_classified_or_answered() {
     {
         let ran = place.run_with_input(arguments, array);
         assert!(ran.code == 2 && ran.stderr.contains("json.load(open(0))"), "{arguments:?}: {}", ran.stderr);
-        follow(&place, &ran.stderr, array, 2);
+        assert_eq!(follow(&place, &ran.stderr, array).len(), 2);
     }
     let conllu =
         "# text = a b\n1\ta\ta\tX\t_\t_\t0\t_\t_\t_\n2\tb\tb\tX\t_\t_\t0\t_\t_\t_\n\n1\tc\tc\tX\t_\t_\t0\t_\t_\t_\n\n";
     let ran = place.run_with_input(&["classify", "runs/t"], conllu);
     assert!(ran.code == 2 && ran.stderr.contains("awk"), "{}", ran.stderr);
-    follow(&place, &ran.stderr, conllu, 2);
+    assert_eq!(follow(&place, &ran.stderr, conllu).len(), 2);
 
     let rows = "{\"text\": \"t0 x\"}\n{\"text\": \" \"}\n{\"text\": \"t1 x\"}\n";
     let ran = place.run_with_input(&["classify", "runs/c", "--jsonl"], rows).ok();
@@ -201,20 +201,97 @@ fn arrays_words_in_columns_and_blank_rows_are_classified_or_answered() {
     assert!(ran.stderr.contains("iconv -f utf-16 -t utf-8"), "{}", ran.stderr);
 }
 
-/// Runs the command that an error names, which prints `n` lines.
-fn follow(place: &Workplace, error: &str, input: &str, n: usize) {
+/// Runs the command that an error names, which prints JSON lines.
+fn follow(place: &Workplace, error: &str, input: &str) -> Vec<Value> {
     let start = error.find("python3 -c").or_else(|| error.find("awk -F")).expect("a command");
     let end = error[start..].find("; to classify").map_or(error.len(), |end| start + end);
+    let command = error[start..end].trim();
+    let command = if command.contains(" < ") { command.to_owned() } else { format!("cat input | {command}") };
+    printed(place, &command, input).lines().map(json).collect()
+}
+
+/// Returns what a command of the shell prints that has `input` in a file of this name.
+fn printed(place: &Workplace, command: &str, input: &str) -> String {
     let kiln = env!("CARGO_BIN_EXE_kiln");
-    let command = error[start..end].trim().replace("| kiln classify", &format!("| {kiln} classify"));
+    let command = command.replace("| kiln ", &format!("| {kiln} "));
     fs::write(place.path("input"), input).expect("writable");
-    let command = if command.contains(" < ") { command } else { format!("cat input | {command}") };
     let output = std::process::Command::new("sh").args(["-c", &command]).current_dir(place.path("")).output();
     let output = output.expect("sh is there");
-    let lines: Vec<Value> = String::from_utf8(output.stdout).expect("UTF-8").lines().map(json).collect();
-    assert_eq!(lines.len(), n, "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 fn json(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}"))
+}
+
+#[test]
+fn words_that_begin_with_a_hash_and_columns_of_spaces_are_kept() {
+    let place = Workplace::new();
+    with_classes(&place);
+    let conll = "# id = 1\nIssue\tO\n#42\tB\nfixed\tO\n\n#1999\tB\nBob\tO\n\n";
+    let spaced = "-DOCSTART- O\n\nIssue O\n#42 B\nfixed O\n\n#1999 B\nBob O\n\n";
+    let universal = "# newpar\n1\tIssue\tx\tX\t_\t_\t0\t_\t_\t_\n2\t#42\tx\tX\t_\t_\t0\t_\t_\t_\n3\tfixed\tx\tX\t_\t_\t0\t_\t_\t_\n\n\
+                     1\t#1999\tx\tX\t_\t_\t0\t_\t_\t_\n2\tBob\tx\tX\t_\t_\t0\t_\t_\t_\n\n";
+    for text in [conll, spaced, universal, &spaced.replace('\n', "\r\n")] {
+        let ran = place.run_with_input(&["classify", "runs/t"], text);
+        assert!(ran.code == 2 && ran.stderr.contains("awk"), "{}", ran.stderr);
+        let sentences = follow(&place, &ran.stderr, text);
+        let words: Vec<&Value> = sentences.iter().filter_map(|line| line["tokens"].as_array()).flatten().collect();
+        assert_eq!(words, ["Issue", "#42", "fixed", "#1999", "Bob"], "{text}");
+        assert!(sentences.iter().filter(|line| !line["tokens"][0].is_null()).count() == 2, "{sentences:?}");
+    }
+    let texts = "Two words\nAnd two\n\nOf each\n";
+    assert_eq!(place.run_with_input(&["classify", "runs/t"], texts).code, 0, "sentences end in small letters");
+}
+
+#[test]
+fn rows_to_translate_are_answered_with_what_reads_their_sources() {
+    let place = Workplace::new();
+    let rows: String = (0..80).map(|n| format!("{n};\"word{n} of {n}\";parola{n}\n")).collect();
+    let table = format!("\u{feff}ID;Singular form;Plural\n{rows}");
+    place.write("train.csv", &table);
+    let keys = [
+        "data.train=train.csv",
+        "data.split=10",
+        "data.corpus.source_field=Singular form",
+        "data.corpus.target_field=Plural",
+        "train.steps=10",
+    ];
+    place.run(&with_set(&["train", "--run", "runs/a", "--device", "cpu", "--preset", "tiny"], &keys)).ok();
+
+    let named = place.run(&["translate", "runs/a", "train.csv"]);
+    assert!(named.code == 2 && named.stderr.contains("kiln evaluate runs/a --data train.csv"), "{}", named.stderr);
+    place.run(&["evaluate", "runs/a", "--data", "train.csv", "--hypotheses", "translations.txt"]).ok();
+    assert_eq!(place.read("translations.txt").lines().count(), 80);
+
+    let few = table.lines().take(4).map(|line| format!("{line}\n")).collect::<String>();
+    let json = "{\"Singular form\": \"word1\"}\n{\"Singular form\": \"word2\"}\n{\"Singular form\": \"word3\"}\n";
+    for text in [few.as_str(), json] {
+        let ran = place.run_with_input(&["translate", "runs/a"], text);
+        assert!(ran.code == 2 && ran.stderr.contains("\"Singular form\""), "{}", ran.stderr);
+        let command = &ran.stderr[ran.stderr.find("python3").expect("a command")..];
+        assert_eq!(printed(&place, &format!("cat input | {}", command.trim()), text).lines().count(), 3);
+    }
+    let columns = "word1\tparola1\nword2\tparola2\nword3\tparola3\n";
+    let noted = place.run_with_input(&["translate", "runs/a"], columns).ok();
+    assert!(noted.stderr.contains("cut -f1"), "{}", noted.stderr);
+    let plain = place.run_with_input(&["translate", "runs/a"], "word1, of 1\nword2\nword3\n").ok();
+    assert!(!plain.stderr.contains("as it stands"), "{}", plain.stderr);
+}
+
+#[test]
+fn records_are_scored_as_records_by_a_run_on_plain_text() {
+    let place = Workplace::new();
+    let text: String = (0..200).map(|n| format!("line {n} of the text, and so on\n")).collect();
+    place.write("train.txt", text);
+    place.write("rows.jsonl", "{\"text\": \"line 1 of the text\"}\n{\"text\": \"line 2 of the text\"}\n");
+    let keys = ["data.train=train.txt", "data.text.format=lines", "data.split=20", "train.steps=10"];
+    place.run(&with_set(&["train", "--run", "runs/a", "--device", "cpu", "--preset", "gpt2-tiny"], &keys)).ok();
+    let ran = place.run(&["evaluate", "runs/a", "--data", "rows.jsonl", "--device", "cpu"]).ok();
+    assert!(ran.stderr.contains("read by its name"), "{ran:?}");
+    let tuned = ["train", "--from", "runs/a", "--set", "data.train=rows.jsonl", "--set", "data.split=0", "--dry-run"];
+    let ran = place.run(&[&tuned[..], &["--device", "cpu"]].concat()).ok();
+    assert!(ran.stdout.contains("read by its name") || ran.stderr.contains("read by its name"), "{ran:?}");
+    assert!(!ran.stdout.contains("{\"text\""), "{}", ran.stdout);
 }

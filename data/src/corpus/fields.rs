@@ -16,8 +16,9 @@ const LABELS: [&str; 13] = [
     "tag",
     "emotion",
 ];
-/// Words in the names of other fields with a class, such as `gold_label`.
-const LABEL_WORDS: [&str; 6] = ["label", "labels", "class", "category", "intent", "sentiment"];
+/// Words in the names of other fields with a class, such as `gold_label` and `star_rating`.
+const LABEL_WORDS: [&str; 9] =
+    ["label", "labels", "class", "category", "intent", "sentiment", "rating", "stars", "overall"];
 /// Names of the text that a class belongs to, and of plain texts.
 const TEXTS: [&str; 10] =
     ["text", "content", "sentence", "document", "body", "review", "description", "article", "story", "abstract"];

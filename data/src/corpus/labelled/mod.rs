@@ -250,9 +250,14 @@ fn are_words(names: &[String]) -> bool {
     names.iter().all(|name| name.parse::<f64>().is_err())
 }
 
-/// Returns the id of a label: of a name, or of a number where all names are words.
+/// Returns the id of a label: of a name, of a whole number in its other spelling (`5` and `5.0`), or of a number where all names are
+/// words.
 fn id_of(label: &Label, ids: &HashMap<&str, u32>, names: &[String]) -> std::result::Result<u32, RowProblem> {
-    if let Some(id) = ids.get(label.name()) {
+    let other_spelling = || match label.name().strip_suffix(".0") {
+        Some(whole) => whole.parse::<i64>().is_ok().then(|| whole.to_owned()),
+        None => label.name().parse::<i64>().is_ok().then(|| format!("{}.0", label.name())),
+    };
+    if let Some(id) = ids.get(label.name()).or_else(|| ids.get(other_spelling()?.as_str())) {
         return Ok(*id);
     }
     if let Some(id) = label.number().filter(|id| (*id as usize) < names.len() && are_words(names)) {

@@ -265,10 +265,11 @@ fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, String)]) -
         // A single column is the text. Of two columns alike, the text stands first.
         if free.len() > 1 || meant[0].is_some() {
             let name = |at: usize| first[at].trim();
+            let is_unlikely = |at: &usize| is_about(name(*at)) || n_distinct(at) == 1;
             meant[1] = free
                 .into_iter()
                 .rev()
-                .min_by_key(|at| (!is_label(name(*at)), !has_label_word(name(*at)), n_distinct(at)));
+                .min_by_key(|at| (!is_label(name(*at)), !has_label_word(name(*at)), is_unlikely(at), n_distinct(at)));
         }
     }
     if meant[0].is_none() {

@@ -80,6 +80,11 @@ impl Label {
                 name: number.to_string(),
                 number: number.as_u64().and_then(|number| u32::try_from(number).ok()),
             }),
+            // Programs write whole numbers so, such as `5.0`, where another row has no number.
+            Value::Number(number) if number.as_f64().is_some_and(|number| number as i64 as f64 == number) => {
+                let number = number.as_f64().unwrap_or_default() as i64;
+                Ok(Self { name: number.to_string(), number: u32::try_from(number).ok() })
+            }
             other => Err(RowProblem::Malformed(format!(
                 "field \"{field}\" has {} for a label, wanted a name or a whole number",
                 kind(other)

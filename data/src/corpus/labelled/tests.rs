@@ -84,6 +84,23 @@ fn words_have_one_tag_each() {
 }
 
 #[test]
+fn whole_numbers_with_a_point_are_the_numbers() {
+    let row = |label: &str| format!("{{\"text\": \"a\", \"label\": {label}}}\n");
+    let ids = |labels: &[&str], config: &LabelConfig| {
+        let text: String = labels.iter().map(|label| row(label)).collect();
+        let corpus = read(&text, Task::Classification, config).expect("rows");
+        corpus.rows().iter().map(|row| row.labels[0]).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&["5.0", "1", "5", "-2.0"], &LabelConfig::default()), [2, 1, 2, 0]);
+    // A table gave the names.
+    let named = LabelConfig { names: ["1.0", "5.0"].map(Into::into).into(), ..LabelConfig::default() };
+    assert_eq!(ids(&["5.0", "1", "\"5.0\""], &named), [1, 0, 1]);
+    let named = LabelConfig { names: ["1", "5"].map(Into::into).into(), ..LabelConfig::default() };
+    assert_eq!(ids(&["5.0", "\"1.0\""], &named), [1, 0]);
+    assert!(error(&row("0.5"), Task::Classification).contains("a fraction for a label"));
+}
+
+#[test]
 fn a_row_that_cannot_be_used_is_named() {
     for (line, wanted) in [
         ("{\"text\": 5, \"label\": 1}", "field \"text\" is a number, wanted a string"),

@@ -230,7 +230,9 @@ fn collect(prefix: &str, row: &Map<String, Value>, columns: &mut BTreeMap<String
                 continue;
             }
             Value::String(text) => text.clone(),
-            Value::Bool(_) | Value::Number(_) if !value.is_f64() => value.to_string(),
+            Value::Bool(_) | Value::Number(_) if value.as_f64().is_none_or(|number| number.fract() == 0.0) => {
+                value.to_string()
+            }
             _ => continue,
         };
         columns.entry(name).or_default().add(&text, value);

@@ -1,13 +1,13 @@
 //! How plain text is read and divided into rows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::filter::RowFilter;
 use crate::corpus::template::template_problem;
-use crate::formats::RowProblem;
+use crate::formats::{FileFormat, RowProblem};
 
 /// What a model learns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -128,6 +128,12 @@ impl Default for TextConfig {
 }
 
 impl TextConfig {
+    /// Whether this format reads the records of a file as plain text, with their names and quotes, though the name of the file tells them.
+    pub fn reads_records_as_text(&self, file: &Path) -> bool {
+        let is_plain = matches!(self.format, TextFormat::BlankLines | TextFormat::Files | TextFormat::Lines);
+        is_plain && FileFormat::by_name(file).is_some_and(|format| format == FileFormat::JSON || format.is_binary())
+    }
+
     /// Returns all invalid settings, each with a remedy. `max_positions` is the model's; 0 without a model.
     pub fn validate(&self, max_positions: usize) -> Vec<String> {
         let mut problems = Vec::new();

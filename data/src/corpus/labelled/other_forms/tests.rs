@@ -43,6 +43,22 @@ fn a_second_text_and_other_classes_are_offered() {
 }
 
 #[test]
+fn a_usual_name_comes_before_columns_with_fewer_values() {
+    for (columns, values) in [
+        ("review,overall,date,country", ["5.0,2024-01-02,DE", "1.0,2024-01-02,US"]),
+        ("review,star_rating,verified,date", ["5,true,2024-01-02", "4,false,2024-01-03"]),
+    ] {
+        let rows: String = (0..20).map(|n| format!("the review {n},{}\n", values[n % 2])).collect();
+        let text = refused("a.csv", &format!("{columns}\n{rows}"), Task::Classification);
+        let wanted = columns.split(',').nth(1).expect("a second column");
+        assert!(text.contains(&format!("data.labels.label_field={wanted}")), "{text}");
+    }
+    let rows: String = (0..20).map(|n| format!("the text {n},{},x\n", ["low", "high"][n % 2])).collect();
+    let text = refused("a.csv", &format!("body,state,batch\n{rows}"), Task::Classification);
+    assert!(text.contains("label_field=state"), "one value tells nothing: {text}");
+}
+
+#[test]
 fn a_second_text_that_the_user_has_named_must_be_there() {
     let named = LabelConfig { pair_field: "answer".into(), ..LabelConfig::default() };
     let text = check("a.csv", "text,label\na,b\n", Task::Classification, &named).expect_err("no answer");
