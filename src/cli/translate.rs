@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::config_args::{GenerateArgs, NoSetArgs};
 use super::error::Usage;
-use super::lines::{Chunks, note_age, one_line, shell_word};
+use super::lines::{Chunks, note_age, one_line, shell_path, shell_word};
 use super::other_input::{check_sources, way_of_sources};
 use super::together::{DevicesArgs, Role};
 
@@ -73,7 +73,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<ExitCode> {
     if let Some(text) = args.misplaced.first() {
-        let run = shell_word(&args.run.to_string_lossy());
+        let run = shell_path(&args.run);
         let word = shell_word(text);
         let hint = match Path::new(text).is_file() {
             true => way_of_sources(Path::new(text), &args.run),

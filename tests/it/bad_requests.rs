@@ -62,8 +62,8 @@ fn files_that_are_not_there_are_named() {
     place.run(&["translate", "runs/none"]).refused(2, &["runs/none: there is no run here"]);
 
     place.write("in.txt", "hello\n");
-    place.run(&["translate", "runs/none", "in.txt"]).refused(2, &["kiln translate 'runs/none' < 'in.txt'"]);
-    place.run(&["translate", "runs/none", "hello"]).refused(2, &["echo 'hello' | kiln translate 'runs/none'"]);
+    place.run(&["translate", "runs/none", "in.txt"]).refused(2, &["kiln translate runs/none < in.txt"]);
+    place.run(&["translate", "runs/none", "hello"]).refused(2, &["echo 'hello' | kiln translate runs/none"]);
 }
 
 #[test]
