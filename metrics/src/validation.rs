@@ -54,7 +54,7 @@ pub struct ValidationMetrics {
     /// Fraction of generated lines that equal their reference, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exact_match: Option<f64>,
-    /// Figures of a model of one's own, see [`Model::FIGURES`](crate::Model::FIGURES).
+    /// Figures of a model of one's own: `kiln_train::eval::Model::FIGURES` names them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub figures: BTreeMap<String, f64>,
     /// A mixture: negative log-likelihood on the validation text of each source, nats per target token.
