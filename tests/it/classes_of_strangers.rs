@@ -49,9 +49,9 @@ fn rows_with_a_class_are_answered_with_their_fields() {
     );
     dry(&place, "classification", "mrpc.jsonl", &[])
         .refused(3, &["--set data.labels.text_field=sentence1 --set data.labels.pair_field=sentence2"]);
-    let keys = ["data.labels.text_field=sentence1", "data.labels.pair_field=sentense2"];
+    let keys = ["data.labels.text_field=sentence1", "data.labels.pair_field=sentence_2"];
     dry(&place, "classification", "mrpc.jsonl", &keys)
-        .refused(3, &["no row has the field \"sentense2\"", "=sentence2"]);
+        .refused(3, &["no row has the field \"sentence_2\"", "=sentence2"]);
     place.write("lists.jsonl", rows(|i| format!(r#"{{"body": "a text {i}", "labels": ["x{}", "y"]}}"#, i % 2)));
     for task in ["classification", "tagging"] {
         let ran = dry(&place, task, "lists.jsonl", &[]).refused(3, &["data.labels.label_field=labels.0"]);

@@ -227,8 +227,8 @@ fn spans_of_characters_come_with_the_command_that_makes_words_with_tags() {
 #[test]
 fn a_second_text_that_no_row_has_is_refused() {
     let rows = "{\"premise\": \"a b c\", \"hypothesis\": \"d e f\", \"label\": 0}\n";
-    let typo = refused("a.jsonl", rows, Task::Classification, &fields("premise", "hypotesis", ""));
-    assert!(typo.contains("no row has the field \"hypotesis\"") && typo.ends_with("pair_field=hypothesis"), "{typo}");
+    let typo = refused("a.jsonl", rows, Task::Classification, &fields("premise", "hypothesis_", ""));
+    assert!(typo.contains("no row has the field \"hypothesis_\"") && typo.ends_with("pair_field=hypothesis"), "{typo}");
     let one = refused("a.jsonl", "{\"text\": \"a\", \"label\": 0}\n", Task::Classification, &fields("", "other", ""));
     assert!(one.contains("leave data.labels.pair_field out"), "{one}");
     // Rows may lack it, also all of the first ones.
