@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use kiln_data::Packing;
+use kiln_data::{Packing, TextFormat};
 use kiln_metrics::logging::print::{stderr_line, stdout_line, stdout_text};
 use kiln_ranks::Ranks;
 use kiln_train::config::task::{Reads, traits_of};
@@ -93,10 +93,11 @@ fn evaluate<M: Model>(args: &Args, device: DeviceChoice, ranks: &Ranks, init: &I
     if args.data.is_empty() {
         run = run.with_split_rows();
     }
-    run.config = run.config.with_keys(&args.set)?;
-    let is_named = args.set.iter().any(|assignment| assignment.starts_with("data.text.format="));
+    // Keys that are set win over the names of the files.
     let own = run.config.data.train_files();
-    let reads_by_name = if is_named { None } else { run.config.data.follow_names(&args.data, &own) };
+    let by_name = run.config.data.follow_names(&args.data, &own);
+    run.config = run.config.with_keys(&args.set)?;
+    let by_name = by_name.filter(|_| run.config.data.text.format == TextFormat::Auto);
     if let Some(packing) = args.packing {
         set_packing(&mut run, packing)?;
     }
@@ -115,7 +116,7 @@ fn evaluate<M: Model>(args: &Args, device: DeviceChoice, ranks: &Ranks, init: &I
             stderr_line!("{line}");
         }
     };
-    reads_by_name.iter().for_each(|line| note(&format!("note: {line}")));
+    by_name.iter().for_each(|line| note(&format!("note: {line}")));
     let scoring = Scoring { run: &run, generate, device: &device, ranks };
     let scores = match init.is_own() {
         true => scoring.score_own(init, &args.data, &mut { note })?,

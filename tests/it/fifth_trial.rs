@@ -290,6 +290,9 @@ fn records_are_scored_as_records_by_a_run_on_plain_text() {
     place.run(&with_set(&["train", "--run", "runs/a", "--device", "cpu", "--preset", "gpt2-tiny"], &keys)).ok();
     let ran = place.run(&["evaluate", "runs/a", "--data", "rows.jsonl", "--device", "cpu"]).ok();
     assert!(ran.stderr.contains("read by its name"), "{ran:?}");
+    let as_text = ["evaluate", "runs/a", "--data", "rows.jsonl", "--set", "data.text.format = lines"];
+    let ran = place.run(&as_text).ok();
+    assert!(!ran.stderr.contains("read by its name"), "a key that is set stays: {ran:?}");
     let tuned = ["train", "--from", "runs/a", "--set", "data.train=rows.jsonl", "--set", "data.split=0", "--dry-run"];
     let ran = place.run(&[&tuned[..], &["--device", "cpu"]].concat()).ok();
     assert!(ran.stdout.contains("read by its name") || ran.stderr.contains("read by its name"), "{ran:?}");
