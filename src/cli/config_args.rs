@@ -29,7 +29,7 @@ pub(super) struct ConfigArgs {
     pub task: Option<String>,
 
     /// Size and recipe to start from: numbers, few-pairs, tiny, small, base, big, transformer-base, transformer-big for
-    /// translation; gpt2-tiny, few-words, gpt2-mini, gpt2-124m, gpt2-350m, llama-125m, llama-1b for lm; bert-tiny, few-words-mlm,
+    /// translation; gpt2-tiny, few-words, gpt2-mini, gpt2-124m, gpt2-350m, modern-124m, llama-125m, llama-1b for lm; bert-tiny, few-words-mlm,
     /// bert-small for mlm; classify, classify-decoder for classification; tag for tagging [default: by the task, the device and the size
     /// of the text]
     #[arg(long, value_name = "NAME")]

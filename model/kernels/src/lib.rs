@@ -88,8 +88,8 @@ pub use kernel_set::{F32Products, KernelChoice, KernelSet};
 pub use labelled::labelled_rows;
 pub use likeliest::{ColumnSet, likeliest};
 pub use linear::{
-    linear, linear_activated, linear_residual, linear_transposed, linear_weight_gradient,
-    linear_weight_gradient_accumulate, product_kernels,
+    batched_product, batched_product_transposed, linear, linear_activated, linear_residual, linear_transposed,
+    linear_weight_gradient, linear_weight_gradient_accumulate, product_kernels,
 };
 pub use linear_cross_entropy::{Projection, linear_cross_entropy, row_losses};
 pub use norm::{Branch, NormWeights, add_norm, add_norm_again, layer_norm, rms_norm};

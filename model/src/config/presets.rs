@@ -72,6 +72,26 @@ impl TransformerConfig {
         Self { d_model: 1024, n_heads: 16, d_ff: 4096, n_decoder_layers: 24, ..Self::gpt2_124m() }
     }
 
+    /// GPT-2 small with what has made small language models better since: rotary positions, RMS norms, normalized queries and keys, heads
+    /// of 128 features, ReLU squared, an output table of its own and bounded logits (Jordan et al. 2024, modded-nanogpt): 162,152,448
+    /// parameters with the 50,257 tokens of GPT-2.
+    pub fn modern_124m() -> Self {
+        Self {
+            n_heads: 6,
+            norm_kind: NormKind::RmsNorm,
+            embedding_norm: true,
+            positions: Positions::Rotary,
+            qk_norm: true,
+            logits_softcap: 15.0,
+            activation: Activation::ReluSquared.into(),
+            bias: false,
+            dropout: 0.0,
+            attention_dropout: 0.0,
+            tie_embeddings: TieEmbeddings::None,
+            ..Self::gpt2_124m()
+        }
+    }
+
     /// A Llama in the shape of MobileLLM-125M (Liu et al. 2024), deep and thin, with three query heads per key/value head:
     /// 124,635,456 parameters with its 32,000 tokens.
     pub fn llama_125m() -> Self {

@@ -166,6 +166,7 @@ mod tests {
         let total = |config: TransformerConfig, vocab_size| n_params(&config.with_vocab_size(vocab_size)).total();
         assert_eq!(total(TransformerConfig::gpt2_124m(), 50_257), 124_439_808);
         assert_eq!(total(TransformerConfig::gpt2_350m(), 50_257), 354_823_168);
+        assert_eq!(total(TransformerConfig::modern_124m(), 50_257), 162_152_448);
         assert_eq!(total(TransformerConfig::llama_125m(), 32_000), 124_635_456);
         assert_eq!(total(TransformerConfig::llama_1b(), 32_000), 1_100_048_384);
         let published = TransformerConfig { pooler: true, mlm_head: false, ..TransformerConfig::bert_small() };

@@ -11,8 +11,9 @@
 //! `orthogonal` replaces the singular values of a matrix by numbers near 1. The factor gives an update the root mean square that AdamW's
 //! usually has, so that both take the same rates and decays.
 
-use burn::tensor::{DType, Device, FloatDType, Tensor};
-use kiln_kernels::optim::{ALIGNMENT, Flat, StepNumbers};
+use burn::tensor::{DType, FloatDType, Tensor};
+use kiln_kernels::optim::{Flat, Place, StepNumbers, gather, view};
+use kiln_kernels::{batched_product, batched_product_transposed, row_sums};
 
 use super::optimizer::{Cut, Matrix, Optimizer, Section, SectionState};
 use crate::config::OptimConfig;
@@ -31,6 +32,8 @@ const POLYNOMIALS: [[f32; 3]; 5] = [
 ];
 /// The first polynomial takes singular values below 1, rounding included.
 const SAFETY: f32 = 1.02;
+/// Numbers of the matrices that are multiplied together. More would take memory, and the products are large enough.
+const TOGETHER: usize = 1 << 26;
 
 /// Muon with the weight decay of a run.
 #[derive(Debug, Clone, Copy)]
@@ -50,13 +53,12 @@ impl Muon {
 
     /// The updates of all matrices of a section at the rate 1, laid out as the section.
     fn updates(&self, section: &Section, direction: &Tensor<1>) -> Tensor<1> {
-        let parts = runs(&section.matrices).into_iter().map(|Run { first, n }| {
-            let Matrix { offset, shape: [rows, columns] } = first;
-            let (len, padded) = (rows * columns, (rows * columns).next_multiple_of(ALIGNMENT));
-            let stacked = direction.clone().narrow(0, offset, n * padded).reshape([n, padded]);
+        let parts = runs(&section.matrices).into_iter().map(|run| {
+            let Run { first: Matrix { shape: [rows, columns], .. }, n } = run;
+            let (len, padded) = (rows * columns, run.place(0).padded_len());
+            let (matrices, norms) = run.matrices_and_norms(direction);
             let scale = UPDATE_RMS * (rows.max(columns) as f64).sqrt();
-            let matrices = stacked.narrow(1, 0, len).reshape([n, rows, columns]);
-            let updates = (orthogonal(matrices, self.products) * scale).reshape([n, len]);
+            let updates = (orthogonal(matrices, norms, self.products) * scale).reshape([n, len]);
             if padded == len {
                 return updates.reshape([n * padded]);
             }
@@ -80,14 +82,6 @@ impl Optimizer for Muon {
         [rate as f32, (rate * self.weight_decay) as f32, 0.0]
     }
 
-    fn check_repeatable(&self, device: &Device) -> Result<(), String> {
-        if device.clone().inner() == Device::flex() {
-            return Ok(());
-        }
-        let reason = "train.optimizer = \"muon\" multiplies with Burn's kernels, which are chosen by their speed and may differ from run to run";
-        Err(format!("{reason}; take train.optimizer = \"adamw\""))
-    }
-
     fn step(&self, section: &Section, state: SectionState, gradient: Flat, numbers: &StepNumbers) -> SectionState {
         let [rate, decay] = [0, 1].map(|i| numbers.coefficient(i));
         let gradient = gradient.values.cast(FloatDType::F32) * numbers.gradient_factor();
@@ -105,11 +99,33 @@ struct Run {
     n: usize,
 }
 
-/// Joins neighbours of equal shape, so that one product computes all of them.
+impl Run {
+    /// Where matrix `i` lies among those of the run.
+    fn place(&self, i: usize) -> Place {
+        let [rows, columns] = self.first.shape;
+        let first = Place { offset: 0, len: rows * columns };
+        Place { offset: i * first.padded_len(), ..first }
+    }
+
+    /// The matrices of this run in a section's numbers, `[n, rows, columns]`, and their Frobenius norms, `[n]`.
+    fn matrices_and_norms(&self, numbers: &Tensor<1>) -> (Tensor<3>, Tensor<1>) {
+        let (n, [rows, columns]) = (self.n, self.first.shape);
+        let places: Vec<Place> = (0..n).map(|i| self.place(i)).collect();
+        let (len, padded, chunks) = (rows * columns, places[0].padded_len(), places[0].n_chunks());
+        let parts = places.iter().map(|place| view(numbers, self.first.offset + place.offset, [len]).into());
+        let run = gather(parts.collect(), &places, n * padded, DType::F32, &numbers.device(), None);
+        let norms = row_sums(run.squares().clone().reshape([n, chunks])).sqrt();
+        (run.values.reshape([n, padded]).narrow(1, 0, len).reshape([n, rows, columns]), norms)
+    }
+}
+
+/// Joins neighbours of equal shape, as many as are multiplied together.
 fn runs(matrices: &[Matrix]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for matrix in matrices {
-        match runs.last_mut().filter(|run| run.first.shape == matrix.shape) {
+        let [rows, columns] = matrix.shape;
+        let joins = |run: &&mut Run| run.first.shape == matrix.shape && (run.n + 1) * rows * columns <= TOGETHER;
+        match runs.last_mut().filter(joins) {
             Some(run) => run.n += 1,
             None => runs.push(Run { first: *matrix, n: 1 }),
         }
@@ -122,18 +138,18 @@ fn runs(matrices: &[Matrix]) -> Vec<Run> {
 ///
 /// # Shapes
 /// - `matrices`, result: `[n, rows, columns]`, f32
-fn orthogonal(matrices: Tensor<3>, dtype: FloatDType) -> Tensor<3> {
+/// - `norms`: `[n]`, the Frobenius norms
+fn orthogonal(matrices: Tensor<3>, norms: Tensor<1>, dtype: FloatDType) -> Tensor<3> {
     let [n, rows, columns] = matrices.dims();
     // The smaller square is cheaper.
     let is_tall = rows > columns;
-    let norm = matrices.clone().reshape([n, rows * columns]).powi_scalar(2).sum_dim(1).sqrt().reshape([n, 1, 1]);
-    let x = matrices / (norm * SAFETY + 1e-6);
+    let x = matrices / (norms.reshape([n, 1, 1]) * SAFETY + 1e-6);
     let mut x = if is_tall { x.swap_dims(1, 2) } else { x }.cast(dtype);
 
     for [a, b, c] in POLYNOMIALS {
-        let square = x.clone().matmul(x.clone().swap_dims(1, 2));
-        let factor = square.clone() * b + square.clone().matmul(square) * c;
-        x = x.clone() * a + factor.matmul(x);
+        let square = batched_product_transposed(x.clone(), x.clone());
+        let factor = square.clone() * b + batched_product(square.clone(), square) * c;
+        x = x.clone() * a + batched_product(factor, x);
     }
     let x = x.cast(FloatDType::F32);
     if is_tall { x.swap_dims(1, 2) } else { x }

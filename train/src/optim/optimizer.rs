@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use kiln_kernels::collective::Communicator;
 use kiln_kernels::optim::{Flat, StepNumbers, is_updated_in_place, overwrite};
 
@@ -43,14 +43,6 @@ pub trait Optimizer: Debug + Send + Sync {
     /// # Shapes
     /// - `gradient` and all of `state`: `[section.len()]`
     fn step(&self, section: &Section, state: SectionState, gradient: Flat, numbers: &StepNumbers) -> SectionState;
-
-    /// Refuses `train.deterministic = true` with a reason if a step may differ from run to run on `device`.
-    ///
-    /// # Errors
-    /// The reason, and what to do.
-    fn check_repeatable(&self, _device: &Device) -> Result<(), String> {
-        Ok(())
-    }
 
     /// The same step for an optimizer that sends weights to other GPUs while it computes; most have none.
     fn overlapped(&self) -> Option<&dyn Overlapped> {

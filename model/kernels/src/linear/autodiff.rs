@@ -97,7 +97,9 @@ impl<B: Backend + LinearOps> Backward<B, 4> for LinearResidual {
 }
 
 #[derive(Debug)]
-struct BatchedProduct;
+struct BatchedProduct {
+    kind: ProductKind,
+}
 
 impl<B: Backend + LinearOps> Backward<B, 2> for BatchedProduct {
     type State = (FloatTensor<B>, FloatTensor<B>);
@@ -107,10 +109,11 @@ impl<B: Backend + LinearOps> Backward<B, 2> for BatchedProduct {
         let dy = grads.consume::<B>(&ops.node);
         let [node_a, node_b] = ops.parents;
         if let Some(node) = node_a {
-            grads.register::<B>(node.id, B::batched_product(dy.clone(), B::float_swap_dims(b, 1, 2)));
+            grads.register::<B>(node.id, B::batched_product(dy.clone(), b, self.kind.of_input_gradient()));
         }
         if let Some(node) = node_b {
-            grads.register::<B>(node.id, B::batched_product(B::float_swap_dims(a, 1, 2), dy));
+            let (a, dy) = self.kind.layout.for_weight_gradient(a, dy);
+            grads.register::<B>(node.id, B::batched_product(a, dy, self.kind.with(Layout::TN)));
         }
     }
 }
@@ -241,12 +244,12 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
         unreachable!("only backward calls this, below the graph")
     }
 
-    fn batched_product(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
-        let prep = BatchedProduct.prepare::<C>([a.node(), b.node()]).compute_bound().stateful();
+    fn batched_product(a: FloatTensor<Self>, b: FloatTensor<Self>, kind: ProductKind) -> FloatTensor<Self> {
+        let prep = BatchedProduct { kind }.prepare::<C>([a.node(), b.node()]).compute_bound().stateful();
         let (a, b) = (a.into_primitive(), b.into_primitive());
         match prep {
-            OpsKind::Tracked(prep) => prep.finish((a.clone(), b.clone()), B::batched_product(a, b)),
-            OpsKind::UnTracked(prep) => prep.finish(B::batched_product(a, b)),
+            OpsKind::Tracked(prep) => prep.finish((a.clone(), b.clone()), B::batched_product(a, b, kind)),
+            OpsKind::UnTracked(prep) => prep.finish(B::batched_product(a, b, kind)),
         }
     }
 }

@@ -137,7 +137,11 @@ impl LinearOps for Flex {
         reduce::cpu::column_sum(x)
     }
 
-    fn batched_product(a: FlexTensor, b: FlexTensor) -> FlexTensor {
-        Self::float_matmul(a, b)
+    fn batched_product(a: FlexTensor, b: FlexTensor, kind: ProductKind) -> FlexTensor {
+        match kind.layout {
+            Layout::NN => Self::float_matmul(a, b),
+            Layout::NT => Self::float_matmul(a, Self::float_swap_dims(b, 1, 2)),
+            Layout::TN => Self::float_matmul(Self::float_swap_dims(a, 1, 2), b),
+        }
     }
 }

@@ -224,15 +224,39 @@ pub fn linear_weight_gradient_accumulate(x: Tensor<2>, dy: Tensor<2>, sum: Tenso
     ))
 }
 
-/// Returns a product per leading index.
+/// Returns a product per leading index. Its bits do not depend on the other products.
 ///
 /// # Shapes
 /// - `a`: `[G, M, K]`
 /// - `b`: `[G, K, N]`, which may be a transposed view
 /// - result: `[G, M, N]`
-pub(crate) fn batched_product(a: Tensor<3>, b: Tensor<3>) -> Tensor<3> {
+///
+/// # Panics
+/// If the shapes do not fit or the dtypes differ.
+pub fn batched_product(a: Tensor<3>, b: Tensor<3>) -> Tensor<3> {
+    batched(a, b, Layout::NN)
+}
+
+/// Returns the product of each `a` and the transpose of each `b`, as [`batched_product`].
+///
+/// # Shapes
+/// - `a`: `[G, M, K]`
+/// - `b`: `[G, N, K]`
+/// - result: `[G, M, N]`
+///
+/// # Panics
+/// If the shapes do not fit or the dtypes differ.
+pub fn batched_product_transposed(a: Tensor<3>, b: Tensor<3>) -> Tensor<3> {
+    batched(a, b, Layout::NT)
+}
+
+fn batched(a: Tensor<3>, b: Tensor<3>, layout: Layout) -> Tensor<3> {
+    let ([g, ..], [h, ..]) = (a.dims(), b.dims());
+    assert_eq!(g, h, "an operand on each side for each product");
+    layout.check(&a.dims()[1..], &b.dims()[1..]);
+    assert_eq!(a.dtype(), b.dtype(), "a product of two dtypes");
     if !has_kernels(&a.device()) {
-        return a.matmul(b);
+        return a.matmul(if layout == Layout::NT { b.swap_dims(1, 2) } else { b });
     }
-    Tensor::from_dispatch(Dispatch::batched_product(a.into_dispatch(), b.into_dispatch()))
+    Tensor::from_dispatch(Dispatch::batched_product(a.into_dispatch(), b.into_dispatch(), ProductKind::new(layout)))
 }

@@ -105,8 +105,20 @@ pub(crate) fn record_product(
     kind: ProductKind,
     more: f64,
 ) -> Option<Running> {
+    let sizes = || kind.layout.sizes(&calls::sizes(a), &calls::sizes(b));
+    record_sizes(a, b, kind, sizes, more)
+}
+
+/// Records a product, or a batch of them, of which `sizes` returns M, N and K.
+pub(crate) fn record_sizes(
+    a: &impl TensorMetadata,
+    b: &impl TensorMetadata,
+    kind: ProductKind,
+    sizes: impl FnOnce() -> (usize, usize, usize),
+    more: f64,
+) -> Option<Running> {
     calls::begin(|| {
-        let (m, n, k) = kind.layout.sizes(&calls::sizes(a), &calls::sizes(b));
+        let (m, n, k) = sizes();
         let written = (m * n * a.dtype().size()) as f64;
         let bytes = calls::bytes(a) + calls::bytes(b) + written + more;
         let operator = match kind.layout {
@@ -119,8 +131,9 @@ pub(crate) fn record_product(
 }
 
 #[cfg(feature = "cuda")]
-fn batched_output(a: &Shape, b: &Shape) -> Shape {
-    Shape::new([a[0], a[1], b[2]])
+fn batched_output(a: &Shape, b: &Shape, kind: &ProductKind) -> Shape {
+    let (m, n, _) = kind.layout.sizes(&a[1..], &b[1..]);
+    Shape::new([a[0], m, n])
 }
 
 #[cfg(feature = "cuda")]
@@ -256,7 +269,7 @@ pub(crate) trait LinearOps: Backend {
     #[fusion(dtype = x, shape = Shape::new([x[1]]))]
     fn column_sum(x: FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// Returns `[G, M, K] · [G, K, N]`.
-    #[fusion(dtype = a, shape = batched_output(a, b))]
-    fn batched_product(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Returns a product of `kind` per leading index, `[G, M, N]`.
+    #[fusion(dtype = a, shape = batched_output(a, b, kind))]
+    fn batched_product(a: FloatTensor<Self>, b: FloatTensor<Self>, kind: ProductKind) -> FloatTensor<Self>;
 }

@@ -10,6 +10,7 @@ use std::str::FromStr;
 pub use classes::{classify, classify_decoder, tag};
 pub use text::{
     bert_small, bert_tiny, few_words, few_words_mlm, gpt2_124m, gpt2_350m, gpt2_mini, gpt2_tiny, llama_1b, llama_125m,
+    modern_124m,
 };
 pub use translation::{base, big, few_pairs, numbers, small, tiny, transformer_base, transformer_big};
 
@@ -45,6 +46,8 @@ pub enum Preset {
     Gpt2Small,
     /// [`gpt2_350m`].
     Gpt2Medium,
+    /// [`modern_124m`].
+    Modern124m,
     /// [`llama_125m`].
     Llama125m,
     /// [`llama_1b`].
@@ -68,7 +71,7 @@ type Row = (Preset, &'static str, fn() -> Config);
 
 /// All presets: first for translation, then for `lm`, `mlm` and classes, each
 /// group by size. The order is the enum's.
-const TABLE: [Row; 21] = [
+const TABLE: [Row; 22] = [
     (Preset::Numbers, "numbers", numbers),
     (Preset::FewPairs, "few-pairs", few_pairs),
     (Preset::Tiny, "tiny", tiny),
@@ -82,6 +85,7 @@ const TABLE: [Row; 21] = [
     (Preset::Gpt2Mini, "gpt2-mini", gpt2_mini),
     (Preset::Gpt2Small, "gpt2-124m", gpt2_124m),
     (Preset::Gpt2Medium, "gpt2-350m", gpt2_350m),
+    (Preset::Modern124m, "modern-124m", modern_124m),
     (Preset::Llama125m, "llama-125m", llama_125m),
     (Preset::Llama1b, "llama-1b", llama_1b),
     (Preset::BertTiny, "bert-tiny", bert_tiny),

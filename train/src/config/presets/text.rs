@@ -4,7 +4,7 @@ use kiln_data::{LoaderConfig, TokenizerConfig, TokenizerKind};
 use kiln_model::TransformerConfig;
 
 use super::base;
-use crate::config::{Config, GenerateConfig, OptimConfig, Task, TrainConfig};
+use crate::config::{Config, GenerateConfig, OptimConfig, OptimizerChoice, Schedule, Task, TrainConfig};
 
 /// 0.8 M parameters and the vocabulary, a minute on two cores: for the built-in text (sentences about numbers), or to try out a
 /// corpus on a CPU.
@@ -103,6 +103,23 @@ pub fn gpt2_350m() -> Config {
         loader: LoaderConfig { batch_tokens: 32_768, ..language_model().loader },
         optim: OptimConfig { lr: 3e-4, ..language_model().optim },
         train: TrainConfig { grad_accum_steps: 16, ..language_model().train },
+        ..language_model()
+    }
+}
+
+/// [`gpt2_124m`] with the layers and the optimizer of today's small language models: the loss of GPT-2 after fewer minutes. `benches/speedrun`
+/// compares the two.
+pub fn modern_124m() -> Config {
+    Config {
+        model: TransformerConfig::modern_124m(),
+        optim: OptimConfig {
+            lr: 2e-3,
+            schedule: Schedule::WarmupStableDecay,
+            decay_fraction: 0.5,
+            min_lr_ratio: 0.0,
+            ..language_model().optim
+        },
+        train: TrainConfig { optimizer: OptimizerChoice::Muon, ..language_model().train },
         ..language_model()
     }
 }

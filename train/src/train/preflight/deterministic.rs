@@ -30,9 +30,7 @@ pub(super) fn ensure_repeatable<M: Model>(
     splits: usize,
 ) -> Result<String> {
     let started = Instant::now();
-    let (device, groups) = (&state.device, state.optimizer.groups());
-    let optimizers = groups.list().iter().try_for_each(|group| group.optimizer.check_repeatable(device));
-    let refused = state.model.check_repeatable(device, state.dtype).and(optimizers);
+    let refused = state.model.check_repeatable(&state.device, state.dtype);
     refused.map_err(|reason| anyhow!("train.deterministic = true, but {reason}"))?;
 
     let batch = largest_batch(train, state)?;

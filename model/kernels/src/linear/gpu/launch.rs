@@ -5,7 +5,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::super::ops::record_product;
+use super::super::ops::record_sizes;
 use super::shared::config::{Epilogue, GROUP_M};
 use super::shared::plan::{Call, Plan};
 use super::shared::split_k::SplitK;
@@ -55,7 +55,7 @@ impl Plan {
         out: CubeTensor,
     ) -> CubeTensor {
         let more = if let EpilogueArguments::AddResidual(residual) = &epilogue { calls::bytes(residual) } else { 0.0 };
-        let _call = record_product(&a, &b, self.kind(), more);
+        let _call = record_sizes(&a, &b, self.kind(), || (self.m, self.n, self.k), more);
         let (a, b, bias) = (addressable(a), addressable(b), bias.map(|bias| aligned(into_contiguous(bias))));
         let (epilogue, auxiliary) = epilogue.split();
         let config = self.config(out.dtype, bias.is_some(), epilogue);

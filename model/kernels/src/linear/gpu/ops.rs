@@ -8,7 +8,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::super::ops::record_product;
-use super::super::{LinearOps, ProductKind};
+use super::super::{Layout, LinearOps, ProductKind};
 use super::fallback::{backend_product, fallback};
 use super::few_rows;
 use super::launch::EpilogueArguments;
@@ -94,9 +94,27 @@ impl LinearOps for CubeBackend {
         backward_and_sum(None, x, Mask::None).1
     }
 
-    fn batched_product(a: CubeTensor, b: CubeTensor) -> CubeTensor {
-        let out = empty(&a, [a.meta.shape()[0], a.meta.shape()[1], b.meta.shape()[2]], a.dtype);
-        backend_product(a, b, out)
+    fn batched_product(a: CubeTensor, b: CubeTensor, kind: ProductKind) -> CubeTensor {
+        let products = a.meta.shape()[0];
+        let sizes = kind.layout.sizes(&a.meta.shape()[1..], &b.meta.shape()[1..]);
+        let in_order = a.is_contiguous() && b.is_contiguous();
+        if let Some(plan) = Plan::batched(&a, kind, products, sizes).filter(|_| in_order) {
+            let [a, b] = [a, b].map(|operand| {
+                let [_, rows, columns] = operand.meta.shape().dims();
+                burn_cubecl::ops::reshape(operand, [products * rows, columns].into())
+            });
+            let out = empty(&a, [products * sizes.0, sizes.1], a.dtype);
+            let out = plan.launch(a, b, None, EpilogueArguments::Store, out);
+            return burn_cubecl::ops::reshape(out, [products, sizes.0, sizes.1].into());
+        }
+
+        let out = empty(&a, [products, sizes.0, sizes.1], a.dtype);
+        let transposed = |x: CubeTensor| burn_cubecl::ops::permute(x, &[0, 2, 1]);
+        match kind.layout {
+            Layout::NN => backend_product(a, b, out),
+            Layout::NT => backend_product(a, transposed(b), out),
+            Layout::TN => backend_product(transposed(a), b, out),
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::{
-    LinearOps, batched_product, linear, linear_transposed, linear_weight_gradient, linear_weight_gradient_accumulate,
+    LinearOps, batched_product, batched_product_transposed, linear, linear_transposed, linear_weight_gradient,
+    linear_weight_gradient_accumulate,
 };
 use crate::testing::{assert_close, devices, host, tensor, values};
 
@@ -199,9 +200,11 @@ fn large_products_equal_f32() {
 }
 
 #[test]
-fn batched_products_take_transposed_views() {
+fn batched_products_take_both_layouts_and_transposed_views() {
     for (name, device) in devices() {
-        for (g, m, n, k) in [(3, 5, 7, 9), (6, 64, 64, 64), (16, 24, 40, 64), (2, 1, 33, 32)] {
+        // The last three are computed by the kernel for Hopper, in 16 bits.
+        let sizes = [(3, 5, 7, 9), (6, 64, 64, 64), (16, 24, 40, 64), (2, 1, 33, 32)];
+        for (g, m, n, k) in sizes.into_iter().chain([(3, 128, 200, 128), (2, 256, 384, 320), (5, 384, 384, 192)]) {
             let (a, b) = (values(g * m * k, 5), values(g * n * k, 6));
             let mut expected = vec![0f32; g * m * n];
             for (at, value) in expected.iter_mut().enumerate() {
@@ -211,8 +214,49 @@ fn batched_products_take_transposed_views() {
             for dtype in [DType::F32, DType::BF16, DType::F16] {
                 let a = tensor(&a, [g, m, k], dtype, &device);
                 let b: Tensor<3> = tensor(&b, [g, n, k], dtype, &device);
-                let got = host(batched_product(a, b.swap_dims(1, 2)));
-                assert_close(&format!("{g} products {m}x{n}x{k} on {name}"), dtype, &got, &expected);
+                let transposed = || b.clone().swap_dims(1, 2);
+                let in_rows = Tensor::cat(
+                    vec![transposed().slice([0..g, 0..1, 0..n]), transposed().slice([0..g, 1..k, 0..n])],
+                    1,
+                );
+                let found = [
+                    ("view", batched_product(a.clone(), transposed())),
+                    ("rows", batched_product(a.clone(), in_rows)),
+                    ("transposed", batched_product_transposed(a, b.clone())),
+                ];
+                for (case, found) in found {
+                    assert_close(
+                        &format!("{g} products {m}x{n}x{k}, {case}, on {name}"),
+                        dtype,
+                        &host(found),
+                        &expected,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// One product has few tiles, eight have many: K must not be split for the one alone.
+#[test]
+fn a_product_has_the_same_bits_in_any_batch() {
+    for (name, device) in devices() {
+        for (m, k) in [(256, 1024), (768, 768), (384, 3072)] {
+            let values = |n: usize, seed: u64| -> Tensor<3> {
+                tensor(&values(8 * m * n, seed), [8, m, n], DType::BF16, &device)
+            };
+            let (wide, square) = (values(k, 1), values(m, 2));
+            let of = |first: usize, n: usize| {
+                let [wide, square] = [&wide, &square].map(|x| x.clone().narrow(0, first, n));
+                host(Tensor::cat(
+                    vec![batched_product_transposed(wide.clone(), wide.clone()), batched_product(square, wide)],
+                    2,
+                ))
+            };
+            let together = of(0, 8);
+            for (first, n) in [(0, 1), (3, 2), (7, 1)] {
+                let some = of(first, n);
+                assert!(some == together[first * m * (m + k)..][..some.len()], "{n} of 8, {m} x {k}, on {name}");
             }
         }
     }

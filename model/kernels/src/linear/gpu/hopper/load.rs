@@ -85,6 +85,7 @@ fn load_stage<E: Float>(
     let at_a = comptime![stage * TILE_M * tile_k];
     let at_b = comptime![stage * cfg.tile_n * tile_k];
     let k = k_tile * comptime![tile_k as u32];
+    let (b_row, b_k) = place_in_b(tile, k, cfg);
     load_operand(
         &operands.a,
         loaded,
@@ -99,12 +100,28 @@ fn load_stage<E: Float>(
         &operands.b,
         loaded,
         &mut memory.b[at_b..comptime![at_b + cfg.columns * tile_k]],
-        tile.col0,
-        k,
+        b_row,
+        b_k,
         comptime![cfg.columns],
         tile_k,
         comptime![cfg.b_is_mn_major()],
     );
+}
+
+/// Returns row and K of the second operand, which begin behind the operands of the products before this tile's.
+#[cube]
+fn place_in_b(tile: &WorkTile, k: u32, #[comptime] cfg: GemmConfig) -> (u32, u32) {
+    let (mut row, mut of_k) = (tile.col0, k);
+    if comptime![cfg.batch.is_some()] {
+        let [rows, b_rows] = comptime![cfg.batch.map_or([1, 0], |batch| [batch.rows as u32, batch.b_rows as u32])];
+        let before = tile.row0 / rows * b_rows;
+        if comptime![cfg.b_is_mn_major()] {
+            of_k += before;
+        } else {
+            row += before;
+        }
+    }
+    (row, of_k)
 }
 
 /// Loads `rows` x `tile_k` elements of an operand at (`row`, `k`): a box per 128 or 96 rows of a matrix `[rows, K]`, or a box per

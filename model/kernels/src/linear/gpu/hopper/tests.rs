@@ -11,7 +11,7 @@ use crate::linear::Layout;
 use crate::linear::gpu::shared::arguments::{
     GemmSizeCompilationArg, OperandsCompilationArg, ResultsCompilationArg, SplitKSizeCompilationArg,
 };
-use crate::linear::gpu::shared::config::{Epilogue, GemmConfig, Output, Sums};
+use crate::linear::gpu::shared::config::{Batch, Epilogue, GemmConfig, Output, Sums};
 
 const DTYPES: [(&str, DType); 2] = [("bf16", DType::BF16), ("f16", DType::F16)];
 
@@ -19,6 +19,7 @@ const DTYPES: [(&str, DType); 2] = [("bf16", DType::BF16), ("f16", DType::F16)];
 fn configs() -> Vec<(String, GemmConfig)> {
     let stored = GemmConfig {
         layout: Layout::NN,
+        batch: None,
         output: Output::Rounded { bias: true, epilogue: Epilogue::Store },
         tile_n: 256,
         columns: 256,
@@ -55,6 +56,11 @@ fn configs() -> Vec<(String, GemmConfig)> {
     configs.push(("nt-192".into(), three_panels(Layout::NT, no_bias)));
     configs.push(("tn-f32-192".into(), three_panels(Layout::TN, Output::Sums(Sums::Write))));
 
+    // Muon's, of matrices of 768 rows.
+    let batch = Some(Batch { rows: 768, b_rows: 768 });
+    for (name, layout) in [("nn", Layout::NN), ("nt", Layout::NT)] {
+        configs.push((format!("{name}-batch"), GemmConfig { layout, batch, ragged: false, output: no_bias, ..stored }));
+    }
     for (name, layout) in [("nn", Layout::NN), ("nt", Layout::NT), ("tn", Layout::TN)] {
         let sums = |sums| GemmConfig { output: Output::Sums(sums), stages: 4, ..stored };
         let cases = [

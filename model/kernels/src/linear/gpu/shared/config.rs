@@ -80,10 +80,21 @@ pub(crate) enum Sums {
     SplitK,
 }
 
+/// Many products in one launch. Their operands lie one behind the other, and so do their results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Batch {
+    /// Rows of the result of one product, a multiple of [`TILE_M`].
+    pub(crate) rows: usize,
+    /// Rows of `b` in memory that belong to one product.
+    pub(crate) b_rows: usize,
+}
+
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GemmConfig {
     pub(crate) layout: Layout,
+    /// Many products, in 16 bits on Hopper; `None`: one.
+    pub(crate) batch: Option<Batch>,
     pub(crate) output: Output,
     /// Columns of an output tile: 128 or 256; also 192 in 16 bits on Hopper, without epilogue warps.
     pub(crate) tile_n: usize,
@@ -113,6 +124,7 @@ impl GemmConfig {
     pub(crate) fn ampere(layout: Layout, output: Output, tile_n: usize, group_m: u32, arithmetic: Arithmetic) -> Self {
         Self {
             layout,
+            batch: None,
             output,
             tile_n,
             columns: tile_n,

@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use super::arguments::{GemmSizeLaunch, SplitKSizeLaunch};
-use super::config::{Epilogue, GROUP_M, GemmConfig, HOPPER_STAGES, Output, Sums, TILE_M, widest_ampere_tile};
+use super::config::{Batch, Epilogue, GROUP_M, GemmConfig, HOPPER_STAGES, Output, Sums, TILE_M, widest_ampere_tile};
 use super::split_k::SplitK;
 use crate::dropout::Mask;
 use crate::gpu::hardware::{kernel_set, multiprocessors, shared_memory};
@@ -61,6 +61,7 @@ impl Call {
 pub(crate) struct Plan {
     pub(crate) set: KernelSet,
     kind: ProductKind,
+    batch: Option<Batch>,
     pub(crate) arithmetic: Arithmetic,
     pub(crate) m: usize,
     pub(crate) n: usize,
@@ -127,7 +128,36 @@ impl Plan {
             Some(split_k) => split_k.slices * tiles(tile_n) + split_k.tail_blocks,
             None => tiles(tile_n).min(multiprocessors),
         };
-        Self { set, kind, arithmetic, m, n, k, tile_n, blocks, multiprocessors, split_k, accumulates: false }
+        let (batch, accumulates) = (None, false);
+        Self { set, kind, batch, arithmetic, m, n, k, tile_n, blocks, multiprocessors, split_k, accumulates }
+    }
+
+    /// Plans `products` products of M x N x K in one launch, if the kernel for Hopper computes them. The bits of each are the same
+    /// however many there are: K is never split.
+    pub(crate) fn batched(
+        like: &CubeTensor,
+        kind: ProductKind,
+        products: usize,
+        (m, n, k): (usize, usize, usize),
+    ) -> Option<Self> {
+        let b_rows = match kind.layout {
+            // Beyond K, zeros of `a` meet numbers of the next product's `b`, which may not be finite.
+            Layout::NN if k.is_multiple_of(Arithmetic::Sixteen.line()) => k,
+            Layout::NT => n,
+            Layout::NN | Layout::TN => return None,
+        };
+        let in_sixteen = matches!(like.dtype, DType::BF16 | DType::F16);
+        let on_hopper = in_sixteen && kernel_set(&like.client) == Some(KernelSet::Hopper);
+        // Results in rows of whole vectors have no gaps between them.
+        let fits = products * m * n * k > 0 && m.is_multiple_of(TILE_M) && n.is_multiple_of(8);
+        if !on_hopper || !fits {
+            return None;
+        }
+
+        let plan = Self::new(like, kind, (products * m, n, k));
+        let tiles = plan.m.div_ceil(TILE_M) * n.div_ceil(plan.tile_n);
+        let blocks = tiles.min(plan.multiprocessors);
+        Some(Self { batch: Some(Batch { rows: m, b_rows }), split_k: None, blocks, ..plan })
     }
 
     /// Adds the product to the f32 numbers in the output, if `accumulates`.
@@ -210,6 +240,7 @@ impl Plan {
 
         GemmConfig {
             layout: self.kind.layout,
+            batch: self.batch,
             output,
             tile_n: self.tile_n,
             columns: self.tile_n,
