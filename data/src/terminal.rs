@@ -2,6 +2,7 @@
 //! move the cursor, change the title or rewrite lines that somebody relies on.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 /// Replaces what a terminal would act on: control characters other than line breaks and tabs, and marks that reorder text.
 /// All that Kiln prints passes through here.
@@ -17,6 +18,22 @@ pub fn clean(text: &str) -> Cow<'_, str> {
 pub fn in_one_line(text: &str) -> String {
     let text = text.replace("\r\n", " ").replace(['\n', '\t', '\r', '\u{2028}', '\u{2029}'], " ");
     clean(&text).into_owned()
+}
+
+/// Quotes a text for the shell.
+pub fn shell_word(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Writes a text as one word of a shell, quoted only if necessary.
+pub fn shell_argument(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) { text.to_owned() } else { shell_word(text) }
+}
+
+/// Writes a path as one word of a shell.
+pub fn shell_path(path: &Path) -> String {
+    shell_argument(&path.display().to_string())
 }
 
 /// Stands for a character that was replaced.
@@ -38,6 +55,12 @@ mod tests {
         assert!(!cleaned.chars().any(acts), "{cleaned:?}");
         assert!(cleaned.starts_with("a\u{fffd}[2J\u{fffd}]0;owned\u{fffd}") && cleaned.contains("gpj"), "{cleaned:?}");
         assert!(matches!(clean("two\nlines\tand é, ü, 語, \u{200f}א"), Cow::Borrowed(_)), "ordinary text stays");
+    }
+
+    #[test]
+    fn words_of_a_shell_are_quoted_only_if_necessary() {
+        assert_eq!(shell_path(Path::new("runs/a-b.1")), "runs/a-b.1");
+        assert_eq!([shell_argument("it's"), shell_argument(""), shell_word("a")], [r"'it'\''s'", "''", "'a'"]);
     }
 
     #[test]

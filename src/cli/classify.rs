@@ -111,8 +111,10 @@ pub(super) fn run(args: Args) -> Result<()> {
             other_input::check_lines(lines, &args.run, task, labels)?;
         }
         let parse = |(number, line): (usize, &String)| match args.jsonl {
-            true => LabelledInput::from_json(line, task, labels)
-                .map_err(|problem| kiln_data::Error::BadRows(format!("line {number} of stdin: {problem}")).into()),
+            true => LabelledInput::from_json(line, task, labels).map_err(|problem| {
+                let way = other_input::way_of_field(line, task, labels, &args.run);
+                kiln_data::Error::BadRows(format!("line {number} of stdin: {problem}{way}")).into()
+            }),
             false => Ok(input(line, None, task)),
         };
         let inputs = (n_done + 1..).zip(lines).map(parse).collect::<Result<Vec<_>>>()?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use kiln_lab::diagnose::compare::{Comparison, Losses};
-use kiln_lab::diagnose::run_record::{MEASURES, Measured, RunRecord, different_keys};
+use kiln_lab::diagnose::run_record::{MEASURES, Measured, RunRecord, SHORT_TEXTS, different_keys};
 use kiln_metrics::logging::print::stdout_line;
 use kiln_metrics::units::{duration, thousands};
 use kiln_train::config::Task;
@@ -53,6 +53,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     print_table("configuration", &keys(&runs), runs.len());
     print_table("validation", &validations(&runs), runs.len());
+    if runs.iter().any(|run| run.has_short_texts) {
+        stdout_line!("{SHORT_TEXTS}");
+    }
     if !RunRecord::have_one_validation(&runs) {
         stdout_line!(
             "The validation texts differ: neither losses nor scores can be compared. kiln evaluate RUN --data FILE scores each run \
@@ -119,6 +122,10 @@ fn validations(runs: &[RunRecord]) -> Vec<Row> {
     rows.flatten().collect()
 }
 
+/// What to compare where vocabularies differ and BLEU says little.
+const SCORES_OF_SHORT_TEXTS: &str = "The vocabularies differ, so a token of one run is another piece of text than a token of the other: losses cannot be \
+                            compared. Compare chrF2 and exact match.";
+
 /// Says which numbers cannot be compared.
 fn hint(runs: &[RunRecord]) -> Option<&'static str> {
     if !RunRecord::have_one_vocabulary(runs) {
@@ -134,6 +141,7 @@ fn hint(runs: &[RunRecord]) -> Option<&'static str> {
             Some(Task::Classification | Task::Tagging) => {
                 "The vocabularies differ: losses and scores of classes can still be compared."
             }
+            _ if runs.iter().any(|run| run.has_short_texts) => SCORES_OF_SHORT_TEXTS,
             _ => {
                 "The vocabularies differ, so a token of one run is another piece of text than a token of the other: losses \
                  cannot be compared. Compare BLEU, chrF2 and exact match."

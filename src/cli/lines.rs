@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use kiln_data::CharacterCounts;
 use kiln_data::files::read_line;
+pub(super) use kiln_data::terminal::{shell_path, shell_word};
 use kiln_metrics::logging::print::stderr_line;
 use kiln_train::checkpoint::Checkpoints;
 use kiln_train::dataset::lacking_note;
@@ -21,18 +22,6 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Joins `text` into one line: a model may write a line break where its training text had one.
 pub(super) fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
-}
-
-/// Quotes a text for the shell.
-pub(super) fn shell_word(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
-/// Writes a path as one word of a shell, quoted only if necessary.
-pub(super) fn shell_path(path: &Path) -> String {
-    let text = path.display().to_string();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) { text } else { shell_word(&text) }
 }
 
 /// Says on stderr which characters of the input the vocabulary lacks, if there are any.

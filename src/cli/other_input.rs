@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::path::Path;
 
 use kiln_data::files::{open_file, read_line};
-use kiln_data::{FileFormat, LabelConfig, LabelledInput, Task};
+use kiln_data::{FileFormat, LabelConfig, LabelledInput, Task, WordColumns, delimiter_of, is_conll};
 use kiln_metrics::logging::print::stderr_line;
 use kiln_train::config::task::{Classes, traits_of};
 use serde_json::{Map, Value};
@@ -12,11 +12,11 @@ use serde_json::{Map, Value};
 use super::error::Usage;
 use super::lines::{shell_path, shell_word};
 
-/// Delimiters of tables, the likeliest last.
-const DELIMITERS: [char; 4] = ['|', ';', '\t', ','];
 /// Lines that show that a text is a table.
 const FEWEST_LINES: usize = 3;
-/// Longest first line of a file that is looked at, in bytes.
+/// Lines of a file that are looked at.
+const MOST_LINES: usize = 200;
+/// Longest line of a file that is looked at, in bytes.
 const MOST_BYTES: u64 = 1 << 16;
 
 /// Refuses a text that is the name of a file, with the command that reads it.
@@ -27,11 +27,13 @@ pub(super) fn check_names(texts: &[String], run: &Path) -> Result<(), Usage> {
     let Some(text) = texts.iter().find(|text| Path::new(text).is_file()) else { return Ok(()) };
     let (file, run) = (Path::new(text), shell_path(run));
     let word = shell_path(file);
+    let lines = first_lines(file);
     let way = match FileFormat::by_name(file).map(FileFormat::name) {
-        Some("jsonl") if first_line(file).is_some_and(|line| is_array(&line)) => as_lines_of_array(&run, Some(&word)),
-        Some("conll" | "conllu") => as_sentences(&run, Some(&word), first_line_of_words(file).as_deref()),
+        Some("jsonl") if lines.first().is_some_and(|line| is_array(line)) => as_lines_of_array(&run, Some(&word)),
+        Some("conll" | "conllu") => as_sentences(&run, Some(&word), &lines),
         Some("jsonl") => format!("kiln classify {run} --jsonl < {word} reads its rows"),
-        Some("csv" | "tsv") => as_rows(&run, Some(&word), delimiter_of(&first_line(file).unwrap_or_default())),
+        Some("csv") => as_rows(&run, Some(&word), delimiter_of(&lines)),
+        Some("tsv") => as_rows(&run, Some(&word), '\t'),
         Some(_) => format!("make JSON lines of its rows, which kiln classify {run} --jsonl reads from stdin"),
         None => format!("kiln classify {run} < {word} reads its lines"),
     };
@@ -44,6 +46,7 @@ pub(super) fn check_names(texts: &[String], run: &Path) -> Result<(), Usage> {
 /// # Errors
 /// If the lines are JSON objects or a table with a text in a field that the run reads.
 pub(super) fn check_lines(lines: &[String], run: &Path, task: Task, labels: &LabelConfig) -> Result<(), Usage> {
+    check_rows(lines, run)?;
     let Some(first) = lines.iter().find(|line| !line.trim().is_empty()) else { return Ok(()) };
     let run = shell_path(run);
     if serde_json::from_str::<Map<String, Value>>(first).is_ok() {
@@ -60,15 +63,11 @@ pub(super) fn check_lines(lines: &[String], run: &Path, task: Task, labels: &Lab
         return Ok(());
     }
 
-    if is_array(first) {
-        return check_rows(lines, Path::new(&run));
-    }
     if traits_of(task).classes == Some(Classes::OfWords) && is_conll(lines) {
-        let row = lines.iter().find(|line| !line.trim().is_empty() && is_surely_word(line)).map(|line| line.trim_end());
-        return Err(Usage(format!("stdin has a word per line, in columns: {}", as_sentences(&run, None, row))));
+        return Err(Usage(format!("stdin has a word per line, in columns: {}", as_sentences(&run, None, lines))));
     }
 
-    let delimiter = delimiter_of(first);
+    let delimiter = delimiter_of(lines);
     let names = cells(first, delimiter);
     let wanted = field(task, labels);
     let is_read = |name: &&str| *name == wanted || wanted.contains(&format!("{{{name}}}"));
@@ -93,7 +92,7 @@ pub(super) fn check_lines(lines: &[String], run: &Path, task: Task, labels: &Lab
 pub(super) fn check_sources(lines: &[String], run: &Path, source_field: &str) -> Result<(), Usage> {
     let Some(first) = lines.iter().find(|line| !line.trim().is_empty()) else { return Ok(()) };
     let run = shell_path(run);
-    let word = serde_json::to_string(source_field).unwrap_or_default();
+    let word = python_word(source_field);
     if let Ok(row) = serde_json::from_str::<Map<String, Value>>(first) {
         if row.contains_key(source_field) {
             return Err(Usage(format!(
@@ -105,7 +104,7 @@ pub(super) fn check_sources(lines: &[String], run: &Path, source_field: &str) ->
         return Ok(());
     }
 
-    let delimiter = delimiter_of(first);
+    let delimiter = delimiter_of(lines);
     let names = cells(first, delimiter);
     if names.len() > 1 && names.contains(&source_field) {
         let reader = csv_reader(delimiter);
@@ -149,6 +148,23 @@ pub(super) fn check_rows(lines: &[String], run: &Path) -> Result<(), Usage> {
     }
 }
 
+/// Returns the command that gives a JSON object the field of the training data, if another of its fields can stand for it. Empty otherwise.
+pub(super) fn way_of_field(line: &str, task: Task, labels: &LabelConfig, run: &Path) -> String {
+    let Some(path) = LabelledInput::other_field(line, task, labels) else { return String::new() };
+    let (wanted, run) = (python_word(field(task, labels)), shell_path(run));
+    let keys: String = path.iter().map(|key| format!("[{}]", python_word(key))).collect();
+    format!(
+        "; its field {:?} is read with python3 -c 'import json; [print(json.dumps({{{wanted}: json.loads(line){keys}}})) for line in open(0)]' \
+         | kiln classify {run} --jsonl",
+        path.join(".")
+    )
+}
+
+/// Quotes a text for Python within single quotes of a shell.
+fn python_word(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_default().replace('\'', "\\u0027")
+}
+
 /// Whether a text begins with an array of objects.
 fn is_array(text: &str) -> bool {
     let inner = text.trim_start_matches('\u{feff}').trim().strip_prefix('[');
@@ -164,64 +180,20 @@ fn as_lines_of_array(run: &str, file: Option<&str>) -> String {
     )
 }
 
-/// Whether lines have a word each and end with its tag, as in CoNLL files, with blank lines or comments between sentences.
-fn is_conll(lines: &[String]) -> bool {
-    let filled: Vec<&str> = lines.iter().map(|line| line.trim_end()).filter(|line| !line.is_empty()).collect();
-    let Some((delimiter, n)) = filled.iter().find(|line| is_surely_word(line)).map(|line| columns(line)) else {
-        return false;
+/// Returns the command that passes the words of a CoNLL file on, a sentence per line.
+fn as_sentences(run: &str, file: Option<&str>, lines: &[String]) -> String {
+    let usual = WordColumns { has_tabs: true, n: 2, word: 0, is_universal: false };
+    let WordColumns { has_tabs, n, word, .. } = WordColumns::of(lines).unwrap_or(usual);
+    let delimiter = if has_tabs { "\\t" } else { " +" };
+    let wanted = match word {
+        0 => format!("NF == {n} && !/^(# .*=|-DOCSTART-)/"),
+        _ => format!("NF == {n} && $1 ~ /^[0-9]+$/"),
     };
-    // Some lines with `#` are comments, as the reader of training data knows them; in others it is a word.
-    let is_comment = |line: &&str| {
-        !is_surely_word(line) && (columns(line) != (delimiter, n) || line.starts_with("# ") && line.contains('='))
-    };
-    let words: Vec<&&str> = filled.iter().filter(|line| !is_comment(line)).collect();
-    // Spaces divide the words of sentences, too: then each line has to end as with a tag.
-    let is_tag = |text: &str| text.chars().next().is_some_and(|c| !c.is_lowercase());
-    let ends_with_tag = |line: &str| delimiter == '\t' || line.split(' ').next_back().is_some_and(is_tag);
-    n > 1
-        && words.len() >= FEWEST_LINES
-        && (filled.len() < lines.len() || words.len() < filled.len())
-        && words.iter().all(|line| columns(line) == (delimiter, n) && ends_with_tag(line))
-}
-
-/// Whether no reader takes a line that has text for a comment.
-fn is_surely_word(line: &str) -> bool {
-    !line.starts_with('#') && !line.starts_with("-DOCSTART-")
-}
-
-/// Returns the delimiter of a line in columns, a tab or a space, and how many it has.
-fn columns(line: &str) -> (char, usize) {
-    match line.contains('\t') {
-        true => ('\t', line.split('\t').count()),
-        false => (' ', line.split_whitespace().count()),
-    }
-}
-
-/// Returns the command that passes the words of a CoNLL file on, a sentence per line. `row` is a line with a word.
-fn as_sentences(run: &str, file: Option<&str>, row: Option<&str>) -> String {
-    let (delimiter, n) = columns(row.unwrap_or_default());
-    let delimiter = if delimiter == '\t' { "\\t" } else { " +" };
-    let (word, wanted) = match (delimiter, n) {
-        ("\\t", 10) => ("$2", "/^[0-9]+\\t/".to_owned()),
-        _ => ("$1", format!("NF == {n} && !/^(# .*=|-DOCSTART-)/")),
-    };
-    let from = file.map_or(String::new(), |file| format!(" {file}"));
+    let (column, from) = (word + 1, file.map_or(String::new(), |file| format!(" {file}")));
     format!(
-        "its sentences are read from lines: awk -F '{delimiter}' '{{ sub(/\\r$/, \"\") }} {wanted} {{ printf \"%s \", {word} }} !NF {{ print \"\" \
+        "its sentences are read from lines: awk -F '{delimiter}' '{{ sub(/\\r$/, \"\") }} {wanted} {{ printf \"%s \", ${column} }} !NF {{ print \"\" \
          }}'{from} | kiln classify {run}"
     )
-}
-
-fn first_line_of_words(file: &Path) -> Option<String> {
-    let (mut input, mut line) = (BufReader::new(open_file(file).ok()?), Vec::new());
-    while read_line(&mut input, &mut line, MOST_BYTES).ok()? {
-        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-        if !text.is_empty() && is_surely_word(&text) {
-            return Some(text);
-        }
-        line.clear();
-    }
-    None
 }
 
 /// Returns the field of a row that the model reads first.
@@ -249,15 +221,14 @@ fn csv_reader(delimiter: char) -> String {
     format!("csv.DictReader(open(0, encoding=\"utf-8-sig\", newline=\"\"){delimiter})")
 }
 
-fn first_line(file: &Path) -> Option<String> {
-    let mut line = Vec::new();
-    read_line(&mut BufReader::new(open_file(file).ok()?), &mut line, MOST_BYTES).ok()?;
-    Some(String::from_utf8_lossy(&line).into_owned())
-}
-
-/// Returns the delimiter that a line has most of.
-fn delimiter_of(line: &str) -> char {
-    DELIMITERS.into_iter().max_by_key(|delimiter| line.matches(*delimiter).count()).unwrap_or(',')
+fn first_lines(file: &Path) -> Vec<String> {
+    let Ok(file) = open_file(file) else { return Vec::new() };
+    let (mut input, mut lines, mut line) = (BufReader::new(file), Vec::new(), Vec::new());
+    while lines.len() < MOST_LINES && read_line(&mut input, &mut line, MOST_BYTES).is_ok_and(|is_line| is_line) {
+        lines.push(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned());
+        line.clear();
+    }
+    lines
 }
 
 fn cells(line: &str, delimiter: char) -> Vec<&str> {

@@ -11,7 +11,7 @@ fn pairs(range: std::ops::Range<usize>) -> String {
     range.map(|n| format!("word{n} of {n}\tparola{n} di {n}\n")).collect()
 }
 
-fn with_set<'a>(fixed: &[&'a str], keys: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn with_set<'a>(fixed: &[&'a str], keys: &[&'a str]) -> Vec<&'a str> {
     fixed.iter().copied().chain(SMALL.iter().chain(keys).flat_map(|key| ["--set", key])).collect()
 }
 
@@ -125,7 +125,7 @@ fn names_of_other_programs_are_answered_with_what_was_meant() {
 }
 
 /// A small run that classifies, and one that tags.
-fn with_classes(place: &Workplace) {
+pub(crate) fn with_classes(place: &Workplace) {
     let texts: String =
         (0..40).map(|n| format!("{{\"text\": \"t{} x\", \"label\": \"{}\"}}\n", n % 2, n % 2)).collect();
     place.write("classes.jsonl", texts);
@@ -202,7 +202,7 @@ fn arrays_words_in_columns_and_blank_rows_are_classified_or_answered() {
 }
 
 /// Runs the command that an error names, which prints JSON lines.
-fn follow(place: &Workplace, error: &str, input: &str) -> Vec<Value> {
+pub(crate) fn follow(place: &Workplace, error: &str, input: &str) -> Vec<Value> {
     let start = error.find("python3 -c").or_else(|| error.find("awk -F")).expect("a command");
     let end = error[start..].find("; to classify").map_or(error.len(), |end| start + end);
     let command = error[start..end].trim();

@@ -12,6 +12,7 @@ mod diagnose;
 mod en_it;
 mod faults;
 mod fifth_trial;
+mod fifth_trial_lows;
 mod filters;
 mod first_hours;
 mod formats;

@@ -201,7 +201,7 @@ fn a_mixture_that_changed_is_refused_on_resume() {
         assert!(config.contains(from), "{config}");
         place.write("runs/a/config.toml", config.replacen(from, to, 1));
         let resume = ["train", "--device", "cpu", "--run", "runs/a", "--resume", "--set", "train.steps=10"];
-        place.run(&resume).refused(2, &["data: contents ", "its mixture (data.mix)"]);
+        place.run(&resume).refused(2, &["data: contents ", "    data.mix: ", "--allow data accepts it"]);
     }
     place.write("runs/a/config.toml", config.replace("name = \"manuals\"", "name = \"handbooks\""));
     place.run(&["train", "--device", "cpu", "--run", "runs/a", "--resume", "--set", "train.steps=10"]).ok();
@@ -319,7 +319,7 @@ fn shares_change_after_their_steps_and_a_resumed_run_goes_on_with_them() {
     assert!(config.contains("[8, 0.0]"), "{config}");
     place.write("runs/parts/config.toml", config.replace("[8, 0.0]", "[9, 0.0]"));
     let longer = ["train", "--device", "cpu", "--run", "runs/parts", "--resume", "--set", "train.steps=14"];
-    place.run(&longer).refused(2, &["data: contents ", "its mixture (data.mix)"]);
+    place.run(&longer).refused(2, &["data: contents ", "    data.mix: "]);
 
     let bad = |from: &str, to: &str, wanted: &str| {
         place.write("bad.toml", page.replacen(from, to, 1));

@@ -256,7 +256,7 @@ impl<'a> ChatBlockEncoder<'a> {
         let limit = self.corpus.config().seq_len;
         if limit > 0 && ids.len() > limit {
             let found = format!("the conversation has {} tokens, {limit} are allowed (data.text.seq_len)", ids.len());
-            return Err(RowProblem::OverLong(found));
+            return Err(RowProblem::OverLong(found, ids.len() as u64));
         }
         // The first token has none before it to be predicted from.
         let learns = ids.iter().skip(1).any(|id| id & FLAG != 0);

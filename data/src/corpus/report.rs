@@ -78,6 +78,9 @@ pub struct RowReport {
     pub one_sided: u64,
     /// Rows with more tokens than allowed on either side.
     pub over_long: u64,
+    /// Tokens of the longest of these.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub longest: u64,
     /// The first few skipped rows of each kind.
     pub shown: Vec<BadRow>,
     /// The reasons, each with its number of rows and the first few of them.
@@ -162,7 +165,10 @@ impl RowReport {
             RowProblem::Malformed(_) | RowProblem::Unclosed(..) => (&mut self.malformed, BadRowKind::Malformed),
             RowProblem::Empty | RowProblem::NoText => (&mut self.empty, BadRowKind::Empty),
             RowProblem::OneSided(_) => (&mut self.one_sided, BadRowKind::OneSided),
-            RowProblem::OverLong(_) => (&mut self.over_long, BadRowKind::OverLong),
+            RowProblem::OverLong(_, tokens) => {
+                self.longest = self.longest.max(*tokens);
+                (&mut self.over_long, BadRowKind::OverLong)
+            }
         };
         *count += problem.n_rows();
         let row = BadRow { file: file.into(), line, kind, problem: problem.to_string() };
@@ -200,6 +206,7 @@ impl RowReport {
         self.empty += later.empty;
         self.one_sided += later.one_sided;
         self.over_long += later.over_long;
+        self.longest = self.longest.max(later.longest);
         self.unknown.merge(later.unknown);
         self.spelled += later.spelled;
         self.read_special += later.read_special;

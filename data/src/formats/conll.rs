@@ -3,9 +3,9 @@
 //! A record has the words of a sentence as `tokens`, their tags as `tags`, all words joined by spaces as `text`, and each column under
 //! its number, counted from 0. CoNLL-U has the universal parts of speech as `tags`: its ten columns show it, whatever its name.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::conll_lines::{LINES, UNIVERSAL, WordColumns, columns_of, is_comment};
 use super::line_reader::LineReader;
 use super::{Format, Place, Records, RowProblem, write_string};
 use crate::error::{Error, Result};
@@ -31,10 +31,6 @@ pub(super) const CONLLU: Format = Format {
 const MAX_WORDS: usize = 1 << 16;
 /// The most columns of a line.
 const MAX_COLUMNS: usize = 64;
-/// Columns of CoNLL-U.
-const UNIVERSAL: usize = 10;
-/// Lines that show the form of a file.
-const LINES: usize = 200;
 
 /// Opens a file, and looks at its first lines for its form: CoNLL-U, words behind their numbers, or words in the first column.
 fn open(path: &Path, is_called_universal: bool) -> Result<Box<dyn Records>> {
@@ -44,73 +40,23 @@ fn open(path: &Path, is_called_universal: bool) -> Result<Box<dyn Records>> {
         line.clear();
     }
 
-    let width = width(&first);
-    let is_universal = is_universal(&first);
-    if is_called_universal && !is_universal && width.is_some_and(|width| width != UNIVERSAL) {
-        let n = width.unwrap_or_default();
+    let mut columns = WordColumns::of(&first);
+    if let (true, Some(WordColumns { n, is_universal: false, .. })) = (is_called_universal, columns)
+        && n != UNIVERSAL
+    {
         let found = format!(
             "its first lines have {n} column{}, and CoNLL-U has ten: let its name end in .conll, which has the word first and its tag last",
             if n == 1 { "" } else { "s" }
         );
         return Err(Error::corpus(path, found));
     }
-    let is_universal = is_universal || is_called_universal;
-    let word = usize::from(is_universal || width.is_some_and(|width| width > 2) && are_numbered(&first, 3));
-    let tag = is_universal.then_some(3);
+    if is_called_universal {
+        columns = Some(WordColumns { has_tabs: true, n: UNIVERSAL, word: 1, is_universal: true });
+    }
+    let word = columns.map_or(0, |columns| columns.word);
+    let tag = columns.filter(|columns| columns.is_universal).map(|_| 3);
     let lines = LineReader::open(path)?;
-    Ok(Box::new(Sentences { path: path.into(), lines, word, tag, width, line: Vec::new() }))
-}
-
-/// Whether lines have the ten columns of CoNLL-U, and the numbers of the words in the first one.
-pub(crate) fn is_universal(lines: &[String]) -> bool {
-    width(lines) == Some(UNIVERSAL) && are_numbered(lines, 1)
-}
-
-/// Returns the number of columns that most lines have. `None` without words.
-fn width(lines: &[String]) -> Option<usize> {
-    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
-    for line in lines.iter().filter(|line| is_word(line)) {
-        *counts.entry(columns_of(line).len()).or_default() += 1;
-    }
-    counts.into_iter().max_by_key(|(n_columns, n_lines)| (*n_lines, *n_columns)).map(|(n_columns, _)| n_columns)
-}
-
-/// Whether the first column counts the words of each sentence from 1, in lines with enough words. Words that are written together (`1-2`)
-/// or not written (`1.1`) do not count.
-fn are_numbered(lines: &[String], enough_words: usize) -> bool {
-    let (mut wanted, mut n_words) = (1, 0);
-    for line in lines {
-        if line.trim().is_empty() {
-            wanted = 1;
-        } else if is_word(line) {
-            let id = columns_of(line)[0];
-            if id.split_once(['-', '.']).is_some_and(|(first, second)| is_number(first) && is_number(second)) {
-                continue;
-            }
-            if id != wanted.to_string() {
-                return false;
-            }
-            wanted += 1;
-            n_words += 1;
-        }
-    }
-    n_words >= enough_words
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn is_word(line: &str) -> bool {
-    !line.trim().is_empty() && !line.starts_with('#') && !line.starts_with("-DOCSTART-")
-}
-
-/// Divides a line at its tabs, or else at white space.
-fn columns_of(line: &str) -> Vec<&str> {
-    match line.contains('\t') {
-        true => line.split('\t').map(str::trim).collect(),
-        false => line.split_whitespace().collect(),
-    }
+    Ok(Box::new(Sentences { path: path.into(), lines, word, tag, columns, line: Vec::new() }))
 }
 
 struct Sentences {
@@ -119,8 +65,8 @@ struct Sentences {
     word: usize,
     /// `None`: the last column.
     tag: Option<usize>,
-    /// Columns of most lines.
-    width: Option<usize>,
+    /// The columns of most lines.
+    columns: Option<WordColumns>,
     line: Vec<u8>,
 }
 
@@ -174,16 +120,9 @@ impl Sentences {
         let line = std::str::from_utf8(&self.line)
             .map_err(|_| "it is not valid UTF-8: convert the file, for example with `iconv -f latin1 -t utf-8`")?;
         let columns = columns_of(line);
-        // CoNLL-U: every such line. Elsewhere `#` may be a word, if it has as many columns as others.
-        let is_universal = self.tag.is_some();
-        let is_other = || is_first && self.width.is_some_and(|width| width != columns.len());
-        let is_comment = match line.starts_with('#') {
-            true => is_universal || line.starts_with("# ") && line.contains('=') || is_other(),
-            false => line.starts_with("-DOCSTART-"),
-        };
         // CoNLL-U adds lines for words that are written together (`1-2`) and for words that are not written (`1.1`).
         let is_added = self.word > 0 && columns.first().is_some_and(|number| number.contains(['-', '.']));
-        if is_comment || is_added {
+        if is_comment(line, columns.len(), self.columns, is_first) || is_added {
             return Ok(None);
         }
         match columns.len() {
@@ -302,7 +241,7 @@ mod tests {
             assert!(found.iter().all(|(_, place)| place.problem.is_none()), "{found:?}");
         }
         let lines: Vec<String> = sentence.lines().map(str::to_owned).collect();
-        assert!(is_universal(&lines) && !is_universal(&["1 2 3".to_owned()]));
+        assert!(WordColumns::of(&lines).is_some_and(|columns| columns.is_universal));
         let other = read("a.conllu", "EU NNP I-NP B-ORG\nrejects VBZ I-VP O\n").expect_err("not CoNLL-U").to_string();
         assert!(other.contains("have 4 columns, and CoNLL-U has ten: let its name end in .conll"), "{other}");
     }

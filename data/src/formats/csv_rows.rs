@@ -3,14 +3,14 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::FileFormat;
+use super::delimiter::{DELIMITERS, ROWS_TO_COMPARE, likeliest};
 use super::line_reader::LineReader;
 use super::problem::RowProblem;
 use crate::error::{Error, Result};
 
 /// A longer row is a sign of a quote that is not closed.
 const MAX_ROW_LINES: u64 = 100;
-/// Rows at the beginning that show which delimiter a CSV file has, and whether the first row differs from the others.
-pub(crate) const ROWS_TO_COMPARE: usize = 50;
 const MAX_ROW_BYTES: usize = 64 << 20;
 
 /// The rows of a CSV file, in order.
@@ -36,24 +36,21 @@ impl CsvRows {
         LineReader::open(path)?.skip_delimiter_line()
     }
 
-    /// Returns the delimiter of a file and its first rows. A delimiter that the file names is used. Without one, it is the delimiter that
-    /// divides all rows into the same number of columns, or else the first that divides the first row.
+    /// Returns the delimiter of a file and its first rows. A delimiter that the file names is used. Without one, the rows show it.
     pub(crate) fn first_rows(path: &Path) -> Result<(u8, Vec<Vec<String>>)> {
-        let delimiters = Self::named_delimiter(path)?.map_or(b",;\t".to_vec(), |named| vec![named]);
-        let mut candidates = Vec::new();
-        for delimiter in delimiters {
-            let rows = Self::first_rows_with(path, delimiter)?;
-            if rows.is_empty() {
-                return Ok((delimiter, rows));
-            }
-            candidates.push((delimiter, rows));
-        }
+        let delimiters = Self::named_delimiter(path)?.map_or(DELIMITERS.to_vec(), |named| vec![named]);
+        let candidates =
+            delimiters.into_iter().map(|delimiter| Ok((delimiter, Self::first_rows_with(path, delimiter)?)));
+        Ok(likeliest(candidates.collect::<Result<_>>()?).unwrap_or_default())
+    }
 
-        let n_columns = |rows: &[Vec<String>]| rows[0].len();
-        let is_even = |rows: &[Vec<String>]| n_columns(rows) > 1 && rows.iter().all(|row| row.len() == n_columns(rows));
-        let even = candidates.iter().position(|(_, rows)| is_even(rows));
-        let chosen = even.or_else(|| candidates.iter().position(|(_, rows)| n_columns(rows) > 1)).unwrap_or(0);
-        Ok(candidates.swap_remove(chosen))
+    /// Returns the same of a file whose name may end in `.tsv`: tabs divide it, unless it names another delimiter.
+    pub(crate) fn first_rows_by_name(path: &Path) -> Result<(u8, Vec<Vec<String>>)> {
+        let is_tsv = FileFormat::by_name(path) == Some(FileFormat::TSV);
+        match is_tsv && Self::named_delimiter(path)?.is_none() {
+            true => Ok((b'\t', Self::first_rows_with(path, b'\t')?)),
+            false => Self::first_rows(path),
+        }
     }
 
     /// Returns the first rows of a file whose columns `delimiter` divides.

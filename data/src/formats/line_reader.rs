@@ -140,7 +140,7 @@ impl LineReader {
 }
 
 /// Returns the delimiter that the first line of `text` names, and the length of that line with its end.
-fn delimiter_line(text: &[u8]) -> Option<(u8, usize)> {
+pub(super) fn delimiter_line(text: &[u8]) -> Option<(u8, usize)> {
     let (key, rest) = text.split_at_checked(4)?;
     let (delimiter, end) = rest.split_first()?;
     let n_end = match end {

@@ -15,9 +15,11 @@ mod cell_list;
 mod columns;
 mod compressed;
 mod conll;
+mod conll_lines;
 mod csv_rows;
 #[cfg(all(test, feature = "arrow"))]
 mod damage;
+mod delimiter;
 mod entries;
 mod json;
 mod json_array;
@@ -40,8 +42,10 @@ use std::fmt;
 use std::path::Path;
 
 pub(crate) use compressed::is_plain;
-pub(crate) use conll::is_universal;
-pub(crate) use csv_rows::{CsvRow, CsvRows, ROWS_TO_COMPARE};
+pub use conll_lines::{WordColumns, is_conll};
+pub(crate) use csv_rows::{CsvRow, CsvRows};
+pub(crate) use delimiter::ROWS_TO_COMPARE;
+pub use delimiter::delimiter_of;
 pub use entries::{Split, find_files};
 pub(crate) use json::{is_json_lines, json_lines_at};
 pub(crate) use line_reader::LineReader;

@@ -15,8 +15,8 @@ pub(crate) enum RowProblem {
     NoText,
     /// A pair with text on one side only; holds the name of the empty side.
     OneSided(&'static str),
-    /// More tokens than allowed; the text says how many.
-    OverLong(String),
+    /// More tokens than allowed, with their number; the text says how many are.
+    OverLong(String, u64),
     /// The row can be used, but a filter does not want it.
     Filtered {
         /// The key of the filter.
@@ -43,11 +43,11 @@ impl RowProblem {
 impl fmt::Display for RowProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed(found) | Self::Unclosed(found, _) => f.write_str(found),
+            Self::Malformed(found) | Self::Unclosed(found, _) | Self::OverLong(found, _) => f.write_str(found),
             Self::Empty => f.write_str("both sides are empty"),
             Self::NoText => f.write_str("the document has no text"),
             Self::OneSided(side) => write!(f, "one-sided pair: the {side} is empty"),
-            Self::OverLong(found) | Self::Filtered { found, .. } => f.write_str(found),
+            Self::Filtered { found, .. } => f.write_str(found),
         }
     }
 }

@@ -58,6 +58,10 @@ const fn share(field: &'static str, name: &'static str) -> Measure {
     Measure { field, name, higher_is_better: true, is_share: true }
 }
 
+/// Says what to read of short texts instead of BLEU.
+pub const SHORT_TEXTS: &str = "BLEU counts sequences of up to four words, and is 0 where no translation has four, as in some of these validations. Of such \
+                               short texts, chrF2 and exact match tell more.";
+
 /// A value of a measure at a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
@@ -93,6 +97,8 @@ pub struct RunRecord {
     pub(crate) validation: Option<String>,
     /// The values of each measure by its field, in the order of their steps.
     validations: BTreeMap<&'static str, Vec<Measured>>,
+    /// Whether BLEU was 0 in a validation because no translation had four words.
+    pub has_short_texts: bool,
 }
 
 impl RunRecord {
@@ -126,7 +132,8 @@ impl RunRecord {
         let vocabulary = Self::vocabulary_of(dir, &config);
         let validation = validation_of(dir);
         let (speed, dir) = (lines.speed(), dir.to_path_buf());
-        Ok(Self { dir, config, losses: lines.losses, speed, vocabulary, validation, validations: lines.validations })
+        let Lines { losses, validations, has_short_texts, .. } = lines;
+        Ok(Self { dir, config, losses, speed, vocabulary, validation, validations, has_short_texts })
     }
 
     /// Returns the fingerprint of the vocabulary in the newest checkpoint, or of the one that was trained for the run.
@@ -189,11 +196,17 @@ fn validation_of(dir: &Path) -> Option<String> {
     read_state(&newest).ok()??.validation_fingerprint
 }
 
+/// Whether a line says that no translation had four words.
+pub(crate) fn has_short_texts(line: &Value) -> bool {
+    line["no_four_grams"] == true
+}
+
 /// The lines of `metrics.jsonl` so far.
 #[derive(Default)]
 struct Lines {
     losses: Losses,
     validations: BTreeMap<&'static str, Vec<Measured>>,
+    has_short_texts: bool,
     /// The closing record of the newest process.
     end: Option<Speed>,
     /// Tokens of the steps since the last window.
@@ -221,6 +234,7 @@ impl Lines {
                 }
             }
             "validation" => {
+                self.has_short_texts |= has_short_texts(line);
                 for measure in MEASURES {
                     if let Some(value) = number(measure.field) {
                         self.validations.entry(measure.field).or_default().push(Measured { step, value });
@@ -319,6 +333,8 @@ mod tests {
         let end = "{\"kind\":\"end\",\"step\":3,\"tokens_per_sec\":123.0,\"train_secs\":7.0}\n";
         let ended = run(folder.path(), "b", "", &format!("{METRICS}{end}"));
         assert_eq!(ended.speed, Some(Speed { tokens_per_sec: 123.0, train_secs: 7.0 }));
+        let short = METRICS.replace("\"bleu\":20.0", "\"bleu\":0.0,\"no_four_grams\":true");
+        assert!(!ended.has_short_texts && run(folder.path(), "c", "", &short).has_short_texts);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::catalogue::{FIGURES, Measure};
 pub use crate::diagnose::no_history::HistoryError;
+use crate::diagnose::run_record::has_short_texts;
 
 /// A longer line is not one of Kiln's and is skipped, bytes.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -99,6 +100,8 @@ pub struct History {
     pub(crate) end: Option<End>,
     /// Lines that are not JSON: usually the last one of a run that goes on.
     pub bad_lines: u64,
+    /// Whether BLEU was 0 in a validation because no translation had four words.
+    pub(crate) has_short_texts: bool,
     values: BTreeMap<(&'static str, &'static str), Points>,
     own: BTreeMap<String, Points>,
 }
@@ -138,6 +141,7 @@ impl History {
             padded_tokens: 0.0,
             end: None,
             bad_lines: 0,
+            has_short_texts: false,
             values: BTreeMap::new(),
             own: BTreeMap::new(),
         };
@@ -212,7 +216,10 @@ impl History {
         }
 
         match kind {
-            "validation" => self.own_figures_of(line),
+            "validation" => {
+                self.own_figures_of(line);
+                self.has_short_texts |= has_short_texts(line);
+            }
             "window" => self.source_losses_of(line),
             "step" => {
                 self.n_steps += 1;

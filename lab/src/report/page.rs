@@ -11,6 +11,7 @@ use super::draw::for_page;
 use super::histogram;
 use super::history::{History, Sample};
 use super::tables::{Table, differences, lengths, numbers, spread, summary};
+use crate::diagnose::run_record::SHORT_TEXTS;
 
 const STYLE: &str = include_str!("style.css");
 /// In every page of this module and in no other file.
@@ -63,6 +64,9 @@ pub fn page(runs: &[History], refresh: Refresh) -> Result<String> {
     }
     body += "</ul></nav></header><main id=\"main\"><section id=\"runs\" aria-labelledby=\"runs-h\"><h2 id=\"runs-h\">Runs</h2>";
     body += &html(&summary(runs));
+    if runs.iter().any(|run| run.has_short_texts) {
+        let _ = write!(body, "<p>{SHORT_TEXTS}</p>");
+    }
     body += &what_differs(runs);
     body += "</section>";
     body += &data;

@@ -6,6 +6,11 @@ use crate::{HostTimes, StepMetrics, ValidationMetrics, WindowMetrics};
 /// A tag and its value.
 pub(super) type Scalar = (&'static str, f64);
 
+/// Returns the numbers that were measured, each multiplied by its scale.
+fn measured<const N: usize>(numbers: [(&'static str, f64, Option<f64>); N]) -> impl Iterator<Item = Scalar> {
+    numbers.into_iter().filter_map(|(tag, scale, value)| Some((tag, scale * value?)))
+}
+
 /// Returns the numbers of a step.
 pub(super) fn of_step(step: &StepMetrics) -> Vec<Scalar> {
     vec![
@@ -47,7 +52,7 @@ pub(super) fn of_window(window: &WindowMetrics) -> Vec<Scalar> {
     scalars.extend(window.device_time.map(|time| ("gpu/in_steps(%)", 100.0 * time.busy_share)));
     let gpu = window.gpu.unwrap_or_default();
     let host = window.host_use.unwrap_or_default();
-    for (tag, scale, value) in [
+    scalars.extend(measured([
         ("machine/process_cpu(%)", 100.0, host.process_cpu_share),
         ("machine/cpu(%)", 100.0, host.machine_cpu_share),
         ("machine/read(MB per s)", 1e-6, host.read_bytes_per_sec),
@@ -61,9 +66,7 @@ pub(super) fn of_window(window: &WindowMetrics) -> Vec<Scalar> {
         ("gpu/sm_clock(MHz)", 1.0, gpu.sm_clock_mhz),
         ("gpu/temperature(C)", 1.0, gpu.temperature_c),
         ("gpu/throttled(%)", 100.0, gpu.throttled_share),
-    ] {
-        scalars.extend(value.map(|value| (tag, scale * value)));
-    }
+    ]));
     scalars
 }
 
@@ -85,7 +88,7 @@ fn of_host(host: &HostTimes) -> Vec<Scalar> {
 /// Returns the numbers of a validation.
 pub(super) fn of_validation(validation: &ValidationMetrics) -> Vec<Scalar> {
     let mut scalars = vec![("validation_metrics/loss", validation.loss), ("validation_metrics/nll", validation.nll)];
-    for (tag, scale, value) in [
+    scalars.extend(measured([
         // Of classes, people read scores.
         ("validation_metrics/perplexity", 1.0, validation.accuracy.is_none().then(|| validation.perplexity())),
         ("validation_metrics/bits_per_byte", 1.0, validation.bits_per_byte),
@@ -100,9 +103,7 @@ pub(super) fn of_validation(validation: &ValidationMetrics) -> Vec<Scalar> {
         ("validation_metrics/bleu", 1.0, validation.bleu),
         ("validation_metrics/chrf", 1.0, validation.chrf),
         ("validation_metrics/exact_match(%)", 100.0, validation.exact_match),
-    ] {
-        scalars.extend(value.map(|value| (tag, scale * value)));
-    }
+    ]));
     scalars
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use kiln_lab::diagnose::precision::{Audit, Trial, audit};
+use kiln_lab::diagnose::precision::{Audit, Subject, Trial};
 use kiln_metrics::logging::print::{stderr_line, stdout_line};
 use kiln_metrics::units::{gib, thousands};
 use kiln_train::config::Precision;
@@ -70,7 +70,7 @@ pub(super) fn run<M: Model>(args: &AuditArgs, init: &Init<'_, M>) -> Result<()> 
         let data = RunData::open(&config, &folder, None, &mut |line| stderr_line!("{line}"))?;
         data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
         stdout_line!("{name} against f32: {} steps from seed {} on {}", args.steps, config.seed, device_name(&device));
-        audit(&config, init, &data, precision, args.steps, &device)
+        Subject { config: &config, init, data: &data, n_steps: args.steps, device: &device }.audit(precision)
     };
 
     let audited = { audited }();

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kiln_data::terminal::{shell_argument, shell_path};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -44,14 +45,16 @@ impl fmt::Display for Difference {
 #[error(
     "cannot resume from {}, because the run differs from the saved one:\n{}\n{}",
     path.display(),
-    list(differences),
-    remedy(differences, path, train)
+    list(differences, keys_of_data),
+    remedy(differences, keys_of_data, path, train)
 )]
 pub struct NotTheSameRun {
     /// The checkpoint.
     pub path: PathBuf,
     /// The differences.
     pub differences: Vec<Difference>,
+    /// The keys whose values make other training text, if it is another one.
+    pub keys_of_data: Vec<Difference>,
     /// The training text now.
     pub train: Vec<PathBuf>,
 }
@@ -61,26 +64,55 @@ pub(super) fn folder_of_run(checkpoint: &Path) -> &Path {
     checkpoint.ancestors().nth(2).unwrap_or(checkpoint)
 }
 
-fn list(differences: &[Difference]) -> String {
-    differences.iter().map(|difference| format!("  {difference}")).collect::<Vec<_>>().join("\n")
+fn list(differences: &[Difference], keys_of_data: &[Difference]) -> String {
+    let lines = differences.iter().map(|difference| format!("  {difference}"));
+    // The sources of a mixture are too long for a line.
+    let of_data = |difference: &Difference| match difference.now.contains('{') || difference.saved.contains('{') {
+        true => format!("    {}: other values than in the checkpoint", difference.field),
+        false => format!("    {difference}"),
+    };
+    lines.chain(keys_of_data.iter().map(of_data)).collect::<Vec<_>>().join("\n")
 }
 
-fn remedy(differences: &[Difference], path: &Path, train: &[PathBuf]) -> String {
+fn remedy(differences: &[Difference], keys_of_data: &[Difference], path: &Path, train: &[PathBuf]) -> String {
     let has = |part: &str| differences.iter().any(|difference| is_within(&difference.field, part));
     let mut text = match has("model") {
         true => "Set these back, or start a new run in another folder: a run keeps its model.".to_owned(),
         false => "Set these back, accept single keys with --allow KEY, or start a new run in another folder.".into(),
     };
     if has("data") {
-        let files: Vec<String> = train.iter().map(|file| format!(" --set data.train={}", file.display())).collect();
+        let files: Vec<String> = train.iter().map(|file| format!(" --set data.train={}", shell_path(file))).collect();
         // Without files, the sources of a mixture.
         let files = if files.is_empty() { " --config FILE".into() } else { files.concat() };
-        let run = folder_of_run(path).display();
-        text += "\nThe training text, its filters (data.filter) or its mixture (data.mix), is another one. To train these weights on it: ";
-        text += &format!("kiln train --from {run}{files}");
+        let run = shell_path(folder_of_run(path));
+        text += match keys_of_data {
+            [] => "\nThe training text, its filters (data.filter) or its mixture (data.mix), is another one.",
+            _ => "\nThe indented keys make other training text: --allow data accepts it.",
+        };
+        let flags: String = differences.iter().chain(keys_of_data).filter_map(flag).collect();
+        text += &format!(" To train these weights on it: kiln train --from {run}{files}{flags}");
     }
     text
 }
+
+/// Returns the flag that sets a key of a new run as it is now. Returns `None` for what `--from` keeps, and for values without a flag.
+fn flag(Difference { field, now, .. }: &Difference) -> Option<String> {
+    let is_kept = ["data.train", "data.mix", "model", "tokenizer"].iter().any(|kept| is_within(field, kept));
+    if is_kept || field == "data" || now == "unset" || now == "null" || now.contains('{') {
+        return None;
+    }
+    let is_name = |text: &str| {
+        let is_other = ["true", "false", "inf", "nan"].contains(&text);
+        text.starts_with(char::is_alphabetic)
+            && !is_other
+            && text.chars().all(|c| c.is_alphanumeric() || "_-/.".contains(c))
+    };
+    let name = serde_json::from_str::<String>(now).ok().filter(|text| is_name(text));
+    Some(format!(" --set {}", shell_argument(&format!("{field}={}", name.as_ref().unwrap_or(now)))))
+}
+
+/// Keys that decide which training text a run has, and how it is read.
+const OF_DATA: [&str; 5] = ["data.train", "data.mix", "data.filter", "data.corpus", "data.text"];
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
@@ -164,7 +196,11 @@ pub fn find_resume(
     let skipped: Vec<String> = damaged.iter().map(|error| format!("skipped a damaged checkpoint: {error}")).collect();
     differences.retain(|difference| !allowed.iter().any(|allowed| is_within(&difference.field, allowed)));
     if !differences.is_empty() {
-        let error = anyhow::Error::new(NotTheSameRun { path, differences, train: config.data.train.clone() });
+        let is_other_text = differences.iter().any(|difference| difference.field == "data");
+        let mut keys_of_data = if is_other_text { all_differences(&saved_config, config) } else { Vec::new() };
+        keys_of_data.retain(|difference| OF_DATA.iter().any(|key| is_within(&difference.field, key)));
+        let train = config.data.train.clone();
+        let error = anyhow::Error::new(NotTheSameRun { path, differences, keys_of_data, train });
         return Err(if skipped.is_empty() { error } else { error.context(skipped.join("\n")) });
     }
     Ok(Resume { path, snapshot, damaged })
@@ -254,6 +290,36 @@ mod tests {
         );
         let lr = differences.iter().find(|difference| difference.field == "optim.lr").expect("listed");
         assert_eq!(lr.to_string(), format!("optim.lr: {} in the checkpoint, 0.5 now", saved.optim.lr));
+    }
+
+    #[test]
+    fn keys_that_make_other_text_are_named_and_kept_by_the_command() {
+        let difference = |field: &str, saved: &str, now: &str| Difference {
+            field: field.into(),
+            saved: saved.into(),
+            now: now.into(),
+        };
+        let shown = |differences: &[Difference], keys_of_data: &[Difference]| {
+            let path = "runs/a/checkpoints/step-00000010".into();
+            let (differences, keys_of_data) = (differences.to_vec(), keys_of_data.to_vec());
+            NotTheSameRun { path, differences, keys_of_data, train: vec!["a b.jsonl".into()] }.to_string()
+        };
+        let data = difference("data", "contents 1", "contents 2");
+        let keys = [
+            difference("data.text.learn", "\"answers\"", "\"last_answer\""),
+            difference("data.text.field", "\"text\"", "\"a b\""),
+            difference("data.filter.min_words", "2", "unset"),
+            difference("data.mix", "[]", "[{\"name\":\"a\"}]"),
+        ];
+
+        let text = shown(&[data.clone(), difference("optim.lr", "0.1", "0.2")], &keys);
+        assert!(text.contains("    data.text.learn: \"answers\" in the checkpoint, \"last_answer\" now"), "{text}");
+        let command = "kiln train --from runs/a --set data.train='a b.jsonl' --set optim.lr=0.2 --set data.text.learn=last_answer \
+                       --set 'data.text.field=\"a b\"'";
+        assert!(text.contains("    data.mix: other values than in the checkpoint\n"), "{text}");
+        assert!(text.contains("--allow data accepts it") && text.ends_with(command), "{text}");
+        let text = shown(&[data], &[]);
+        assert!(text.contains("its mixture (data.mix), is another one"), "{text}");
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub(super) fn shorten(config: &mut Config, base: &mut Config, set: &SetKeys) -> 
 
     let (from, accumulated) = (used.train.steps, used.train.grad_accum_steps as f64);
     let enough = from as f64 * accumulated / MANY_EPOCHS;
-    let most = MANY_EPOCHS * batches_per_epoch(&used, enough)? / accumulated;
+    // Rounded down: an epoch has whole batches, and a split may leave one fewer than estimated.
+    let most = MANY_EPOCHS * batches_per_epoch(&used, enough)?.floor() / accumulated;
     let to = round_down(most as u64).max(FEWEST_STEPS);
     if to >= from {
         return None;
@@ -167,6 +168,19 @@ mod tests {
         for half in ["data.split=0.5", "data.split=300"] {
             let share = steps(&[half]) / steps(&[]);
             assert!((0.4..0.6).contains(&share), "{half}: {share}");
+        }
+    }
+
+    #[test]
+    fn steps_that_kiln_chooses_are_not_above_a_hundred_epochs_with_any_split() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let few = pairs(folder.path(), 301);
+        for split in (10..200).step_by(30) {
+            let set = format!("data.split={split}");
+            let config = resolved(&few, None, &[&set]).expect("valid").config;
+            let batches = batches_per_epoch(&config, f64::INFINITY).expect("readable").floor();
+            let epochs = config.train.steps as f64 / batches;
+            assert!(epochs <= MANY_EPOCHS, "{set}: {epochs} epochs of {batches}");
         }
     }
 

@@ -13,6 +13,7 @@ mod ending;
 mod epochs;
 mod filter;
 mod fine_tune;
+mod follow_names;
 mod freeze;
 mod generate;
 mod give_way;

@@ -184,7 +184,7 @@ impl Config {
             if len > max_positions {
                 problems.push(format!(
                     "data.corpus.{key} {len} is above model.max_positions {max_positions}; lower it (0 takes the model's) \
-                     or raise model.max_positions"
+                     or raise model.max_positions (trained weights with learned positions keep it)"
                 ));
             }
         }

@@ -1,8 +1,10 @@
 //! Requests that a run folder cannot grant.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use kiln_data::terminal::shell_path;
+use kiln_interchange::hugging_face::{ADAPTER_CONFIG_FILE, CONFIG_FILE};
 use thiserror::Error;
 
 use crate::checkpoint::RUN_CONFIG_FILE;
@@ -13,7 +15,7 @@ use crate::config::task::traits_of;
 #[derive(Debug, Error)]
 pub enum RunError {
     /// The folder holds no run.
-    #[error("{}: there is no run here (no {RUN_CONFIG_FILE}); name a run folder, kiln train makes runs/NAME", .0.display())]
+    #[error("{}: {}", .0.display(), instead_of_run(.0))]
     NoRun(PathBuf),
     /// There is nothing to continue in the folder.
     #[error(
@@ -106,4 +108,38 @@ pub enum RunError {
     /// The configuration and the vocabulary do not fit.
     #[error("{0}")]
     Config(String),
+}
+
+/// Says what to do with a path that holds no run. Models and adapters of other programs become runs by an import.
+fn instead_of_run(dir: &Path) -> String {
+    let folder = shell_path(dir);
+    let instead = if dir.join(ADAPTER_CONFIG_FILE).is_file() {
+        format!(
+            ", but an adapter of peft: kiln import MODEL --adapter {folder} makes a run of it and the folder of its model"
+        )
+    } else if dir.join(CONFIG_FILE).is_file() {
+        format!(", but a model of transformers: kiln import {folder} makes a run of it")
+    } else {
+        format!(" (no {RUN_CONFIG_FILE}); name a run folder, kiln train makes runs/NAME")
+    };
+    format!("there is no run here{instead}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_another_program_is_answered_with_the_import() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let said = || RunError::NoRun(folder.path().into()).to_string();
+        assert!(said().contains("(no config.toml); name a run folder"), "{}", said());
+        for (file, wanted) in [
+            (CONFIG_FILE, format!("kiln import {} makes a run", folder.path().display())),
+            (ADAPTER_CONFIG_FILE, format!("kiln import MODEL --adapter {} makes", folder.path().display())),
+        ] {
+            std::fs::write(folder.path().join(file), "{}").expect("writable");
+            assert!(said().contains("no run here, but") && said().contains(&wanted), "{}", said());
+        }
+    }
 }

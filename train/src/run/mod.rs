@@ -10,6 +10,7 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+mod done;
 mod error;
 mod evaluate;
 pub mod folder;

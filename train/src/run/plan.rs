@@ -9,9 +9,10 @@ use kiln_metrics::units::{counted, gib, thousands};
 use kiln_model::flops::{TrainBytes, attention_has_kernel, n_params};
 use kiln_model::{ActivationCheckpointing, Positions};
 
+use super::done::{Done, epochs, many_epochs};
 use super::error::RunError;
 use super::need::Need;
-use crate::config::{Config, MANY_EPOCHS, computed_again};
+use crate::config::{Config, computed_again};
 use crate::dataset::RunData;
 use crate::device::{compute_dtype, device_name, is_cpu, machine_of};
 
@@ -31,6 +32,8 @@ pub struct Plan {
     pub dtype: FloatDType,
     pub(crate) epochs: f64,
     pub(crate) steps: u64,
+    /// Epochs and steps of the run so far.
+    done: (f64, u64),
     /// The length is given in epochs (`train.epochs`).
     counts_epochs: bool,
     /// Batches of an optimizer step on all devices.
@@ -89,17 +92,18 @@ impl Rows {
 }
 
 impl Plan {
-    /// Counts the run of a complete configuration on `data`, on `n_devices` like `device`. With `may_split`, smaller micro-batches
-    /// come before fewer activations.
+    /// Counts the run of a complete configuration on `data`, on `n_devices` like `device`, which has `done` some of its steps. With
+    /// `may_split`, smaller micro-batches come before fewer activations.
     ///
     /// # Errors
     /// If the device does not support the precision.
-    pub(crate) fn of(
+    pub(super) fn of(
         config: &Config,
         data: &RunData,
         device: &Device,
         n_devices: usize,
         may_split: bool,
+        done: Done,
     ) -> Result<Self> {
         let dtype = compute_dtype(config.train.precision, device)?;
         let bytes_with = |shape, checkpointing| {
@@ -107,7 +111,10 @@ impl Plan {
             need.of(config, device, shape)
         };
         let train = Rows::of(&data.train, |shape| bytes_with(shape, ActivationCheckpointing::Off).total());
-        let batches = config.train.steps as f64 * (config.train.grad_accum_steps * n_devices) as f64;
+        let batches_per_epoch = data.train.batches_per_epoch().max(1) as f64;
+        let epochs_done = done.epochs(batches_per_epoch);
+        let steps_left = config.train.steps.saturating_sub(done.steps);
+        let batches_left = steps_left as f64 * (config.train.grad_accum_steps * n_devices) as f64;
         let largest = train.largest.unwrap_or(Shape::text(1, 1));
         let machine = machine_of(device);
 
@@ -139,8 +146,9 @@ impl Plan {
             device: named,
             dtype,
             sync_every: config.train.sync_every,
-            epochs: batches / data.train.batches_per_epoch().max(1) as f64,
+            epochs: epochs_done + batches_left / batches_per_epoch,
             steps: config.train.steps,
+            done: (epochs_done, done.steps),
             counts_epochs: config.train.epochs > 0.0,
             batches_per_step: config.train.grad_accum_steps * n_devices,
             largest,
@@ -186,12 +194,7 @@ impl Plan {
             ));
         }
         lines.extend(self.few_steps());
-        if self.epochs > MANY_EPOCHS {
-            lines.push(format!(
-                "warning: above {MANY_EPOCHS} epochs a model mostly learns its data by heart; --set train.steps={} is {MANY_EPOCHS} epochs",
-                (self.steps as f64 * MANY_EPOCHS / self.epochs).ceil()
-            ));
-        }
+        lines.extend(many_epochs(self.epochs, self.steps, self.done));
         lines
     }
 
@@ -264,11 +267,6 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// `0.4`, `42`, `2,300`.
-fn epochs(epochs: f64) -> String {
-    if epochs < 10.0 { format!("{epochs:.1}") } else { thousands(epochs) }
-}
-
 #[cfg(test)]
 mod tests {
     use kiln_model::flops::ActivationBytes;
@@ -284,6 +282,7 @@ mod tests {
             sync_every: 1,
             epochs,
             steps: 6000,
+            done: (0.0, 0),
             counts_epochs: false,
             batches_per_step: 1,
             largest: Shape { batch_size: 8, source_len: 16, target_len: 24 },

@@ -9,6 +9,7 @@ use kiln_data::Position;
 use kiln_ranks::{Link, Ranks};
 
 use super::Run;
+use super::done::Done;
 use super::error::RunError;
 use super::evaluate::Scratch;
 use super::folder::{take, write_config};
@@ -146,7 +147,8 @@ impl Run {
             }
             weights => weights,
         };
-        let plan = Plan::of(&config, &data, &device, ranks.size(), self.options.auto_micro_batch)?;
+        let done = Done::of(resume.as_ref());
+        let plan = Plan::of(&config, &data, &device, ranks.size(), self.options.auto_micro_batch, done)?;
         compare(ranks, &config, &data, resume.as_ref())?;
 
         // A run with nothing left to do stays as it is.
@@ -264,8 +266,9 @@ impl Run {
             false => (None, Vec::new()),
         };
         notes.iter().for_each(|note| self.note(note));
+        let done = Done::of(resume.as_ref());
+        let plan = Plan::of(&config, &data, &device, n_devices, self.options.auto_micro_batch, done)?;
         let position = resume.map_or(Position::default(), |resume| resume.snapshot.state.position);
-        let plan = Plan::of(&config, &data, &device, n_devices, self.options.auto_micro_batch)?;
         let cache_dir = config.data.cache_dir.clone().unwrap_or_else(|| dir.join("cache"));
         Ok(Survey { config, data, plan, position, device, cache_dir, _scratch: scratch })
     }

@@ -2,6 +2,7 @@
 
 mod config;
 mod folders;
+mod other_field;
 mod other_forms;
 mod records;
 mod row;

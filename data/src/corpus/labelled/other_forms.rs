@@ -10,7 +10,7 @@ use crate::corpus::fields::{Strings, has_label_word, is_about, is_label, texts_o
 use crate::corpus::pairs::{check_delimiter, flag};
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
-use crate::formats::{CsvRows, FileFormat, LineReader, is_universal};
+use crate::formats::{CsvRows, FileFormat, LineReader, WordColumns, is_conll};
 
 /// Lines that show the form of a file.
 const LINES: usize = 200;
@@ -28,7 +28,7 @@ pub(super) fn check_form(path: &Path, task: Task, config: &LabelConfig) -> Resul
     if format.is_some() && !is_table {
         return Ok(());
     }
-    let table = if is_table { Some(first_rows(path)?) } else { None };
+    let table = if is_table { Some(CsvRows::first_rows_by_name(path)?.1) } else { None };
     let columns = columns(task, config);
     let refuse = |found: String| Err(Error::corpus(path, found));
     let of_words = table.as_ref().filter(|_| task == Task::Tagging).and_then(|rows| words::of(rows, config));
@@ -56,19 +56,29 @@ pub(super) fn check_form(path: &Path, task: Task, config: &LabelConfig) -> Resul
             text = config.text_field
         ));
     }
-    if task == Task::Tagging && is_universal(&lines) {
-        return refuse("its lines have the ten columns of CoNLL-U: let its name end in .conllu".to_owned());
-    }
-    if task == Task::Tagging && is_conll(&lines) {
-        return refuse(
-            "its lines are words with their tags, and blank lines divide sentences, as in CoNLL files: let its name end in .conll"
-                .to_owned(),
-        );
+    if let Some(found) = conll(&lines, task) {
+        return refuse(found);
     }
     if let Some(rows) = &table {
         check_delimiter(path, rows)?;
     }
     table.map_or(Ok(()), |rows| refuse(other_names(path, &rows, task, &columns)))
+}
+
+/// Says how lines in CoNLL columns are read.
+fn conll(lines: &[String], task: Task) -> Option<String> {
+    let is_universal = WordColumns::of(lines).is_some_and(|columns| columns.is_universal);
+    let read = match task {
+        Task::Tagging => "let its name end in",
+        _ => "--task tagging reads them from a file whose name ends in",
+    };
+    match (is_universal, is_conll(lines)) {
+        (true, _) => Some(format!("its lines have the ten columns of CoNLL-U: {read} .conllu")),
+        (false, true) => Some(format!(
+            "its lines are words with their tags, and blank lines divide sentences, as in CoNLL files: {read} .conll"
+        )),
+        (false, false) => None,
+    }
 }
 
 /// Returns the keys of the columns that rows must have, and the names that the run gives them.
@@ -91,36 +101,16 @@ fn lacking<'a>(first_row: &[String], columns: &'a [(&'static str, String)]) -> V
     columns.iter().map(|(_, name)| name.as_str()).filter(|name| !has(name)).collect()
 }
 
-fn first_rows(path: &Path) -> Result<Vec<Vec<String>>> {
-    let is_tsv = FileFormat::by_name(path) == Some(FileFormat::TSV);
-    match is_tsv && CsvRows::named_delimiter(path)?.is_none() {
-        true => CsvRows::first_rows_with(path, b'\t'),
-        false => Ok(CsvRows::first_rows(path)?.1),
-    }
-}
-
 fn first_lines(path: &Path) -> Result<Vec<String>> {
     let (mut lines, mut line, mut found) = (LineReader::open(path)?, Vec::new(), Vec::new());
     while found.len() < LINES && lines.read_line(&mut line)? {
         found.push(String::from_utf8_lossy(&line).into_owned());
         line.clear();
     }
+    // Blank lines at the end divide nothing.
+    let n = found.iter().rposition(|line| !line.trim().is_empty()).map_or(0, |last| last + 1);
+    found.truncate(n);
     Ok(found)
-}
-
-/// Whether lines have equally many short columns, and blank lines or a mark of documents between them.
-fn is_conll(lines: &[String]) -> bool {
-    let is_word = |line: &&String| !line.trim().is_empty() && !line.starts_with("-DOCSTART-") && !line.starts_with('#');
-    let n_columns = |line: &String| match line.contains('\t') {
-        true => line.split('\t').count(),
-        false => line.split_whitespace().count(),
-    };
-    let counts: HashSet<usize> = lines.iter().filter(is_word).map(n_columns).collect();
-    let is_even = counts.len() == 1 && counts.iter().all(|count| (2..=10).contains(count));
-    let last = lines.iter().rposition(|line| !line.trim().is_empty()).unwrap_or(0);
-    let has_marks = lines.iter().any(|line| line.starts_with("-DOCSTART-"));
-    let is_json = lines.iter().any(|line| line.starts_with('{'));
-    is_even && !is_json && (has_marks || lines[..last].iter().any(|line| line.trim().is_empty()))
 }
 
 /// Says what is wrong with the first row of a table, with the flags or the row that mend it.
@@ -140,7 +130,7 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
         };
         let names: Vec<String> = (0..first.len()).map(name).collect();
         let is_tsv = FileFormat::by_name(path) == Some(FileFormat::TSV);
-        let delimiter = if is_tsv { b'\t' } else { CsvRows::first_rows(path).map_or(b',', |(delimiter, _)| delimiter) };
+        let delimiter = CsvRows::first_rows_by_name(path).map_or(b',', |(delimiter, _)| delimiter);
         let delimiter = if delimiter == b'\t' { "\\t".to_owned() } else { char::from(delimiter).to_string() };
         let file = if is_tsv { "rows.tsv" } else { "rows.csv" };
         return format!(

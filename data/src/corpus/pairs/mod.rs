@@ -251,8 +251,13 @@ impl PairCorpus {
         if report.rows() == 0 {
             return Err(Error::Invalid(format!("the corpus is empty: {} has no rows", name())));
         }
+
         let remedy = if report.over_long * 2 > report.bad() {
-            "raise data.corpus.max_source_len and data.corpus.max_target_len (and model.max_positions)".to_owned()
+            format!(
+                "the longest text has {} tokens: raise data.corpus.max_source_len and data.corpus.max_target_len, at most to \
+                 model.max_positions",
+                report.longest
+            )
         } else {
             match (self.flags_for_narrow_table(), self.names_of_first_row()) {
                 (Some(flags), _) => flags,
@@ -267,6 +272,7 @@ impl PairCorpus {
                 (None, None) => "correct them, or set data.corpus.format if it is not the right one".into(),
             }
         };
+
         report.check(self.config.max_bad_rows, &name, &remedy, "data.corpus.max_bad_rows")
     }
 

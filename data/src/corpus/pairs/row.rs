@@ -24,7 +24,8 @@ pub(crate) fn length_problem(source_tokens: usize, target_tokens: usize, config:
             return Some(RowProblem::Malformed(format!("the {side} has no tokens after normalization")));
         }
         if max != 0 && tokens > max {
-            return Some(RowProblem::OverLong(format!("the {side} has {tokens} tokens, {max} are allowed")));
+            let found = format!("the {side} has {tokens} tokens, {max} are allowed");
+            return Some(RowProblem::OverLong(found, source_tokens.max(target_tokens) as u64));
         }
     }
     None

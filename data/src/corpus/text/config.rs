@@ -185,7 +185,7 @@ impl TextConfig {
         if max_positions > 0 && self.seq_len > max_positions {
             problems.push(format!(
                 "data.text.seq_len = {} is more than the model's {max_positions} positions: lower it, set 0 to use all, \
-                 or raise model.max_positions",
+                 or raise model.max_positions (trained weights with learned positions keep it)",
                 self.seq_len
             ));
         }

@@ -226,7 +226,10 @@ impl TextCorpus {
         let remedy = match self.field_of_first_row() {
             Some(name) => format!("name the field with the text: --set data.text.field={name}"),
             None if report.over_long * 2 > report.bad() => {
-                "raise data.text.seq_len (and model.max_positions), or divide the rows".into()
+                format!(
+                    "the longest has {} tokens: raise data.text.seq_len, at most to model.max_positions, or divide the rows",
+                    report.longest
+                )
             }
             None => "correct them, or set data.text.format if it is not the right one".into(),
         };

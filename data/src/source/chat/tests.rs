@@ -136,6 +136,7 @@ fn conversations_that_are_too_long_or_wrong_are_counted_and_shown() {
         Fixture::new(&[row("Hi", "Hello"), too_long, "{}".into(), String::new(), row("Hi", " "), row("a", "b")]);
     let report = fixture.prepare(&text(100)).expect("two rows are good").report().clone();
     assert_eq!((report.kept, report.over_long, report.malformed, report.empty), (2, 1, 2, 1));
+    assert!(report.longest > 200, "{report:?}");
     let shown = report.to_string();
     for part in
         ["rows.jsonl:2: the conversation has ", "100 are allowed (data.text.seq_len)", "message 2: the answer is empty"]
@@ -145,6 +146,13 @@ fn conversations_that_are_too_long_or_wrong_are_counted_and_shown() {
     let strict = TextConfig { max_bad_rows: 0.1, ..text(100) };
     let error = fixture.prepare(&strict).expect_err("too many bad rows").to_string();
     assert!(error.contains("66.67 % of the rows cannot be used"), "{error}");
+    let long = Fixture::new(&[row("?", &"very long ".repeat(90)), row("?", &"very long ".repeat(100))]);
+    let error = long.prepare(&text(100)).expect_err("no row is left").to_string();
+    let longest = error.split("the longest has ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a length");
+    assert!(
+        longest.parse::<u64>().is_ok_and(|tokens| tokens > 200) && error.contains("at most to model.max_positions"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -50,77 +50,103 @@ impl Trial {
     }
 }
 
-/// Trains `n_steps` steps in `precision`, as `kiln train` does from its first step. Nothing is saved.
-///
-/// # Errors
-/// If the device does not support the precision, or fails.
-pub fn trial<M: Model>(
-    config: &Config,
-    init: &Init<'_, M>,
-    data: &RunData,
-    precision: Precision,
-    n_steps: u64,
-    device: &Device,
-) -> Result<Trial> {
-    ensure!(n_steps > 1, "an audit takes at least two steps");
-    let dtype = compute_dtype(precision, device)?;
+/// What an audit trains: the first steps of a run.
+pub struct Subject<'a, M: Model> {
+    /// The complete configuration of the run.
+    pub config: &'a Config,
+    /// Makes its model.
+    pub init: &'a Init<'a, M>,
+    /// Its data.
+    pub data: &'a RunData,
+    /// Steps of each training.
+    pub n_steps: u64,
+    /// Where they are computed.
+    pub device: &'a Device,
+}
 
-    let mut config = config.clone();
-    // The audit counts non-finite steps; it does not stop at them.
-    config.train.non_finite = NonFinite::Skip;
-    let (model, vocabulary, checkpointing) = (&config.model, Some(&data.vocabulary), ActivationCheckpointing::Off);
-    let mut state = Prepared { config: &config, model, vocabulary, checkpointing, dtype, device }.state(init)?;
+impl<M: Model> Subject<'_, M> {
+    /// Audits `precision`.
+    ///
+    /// # Errors
+    /// If the device does not support the precision, or fails.
+    pub fn audit(&self, precision: Precision) -> Result<Audit> {
+        let dtype = compute_dtype(precision, self.device)?;
+        let probes = probes::of_operators(dtype, self.device)?;
+        let ids_are_exact = probes::ids_are_exact(dtype, self.device)?;
+        // First, because memory that the allocator reserved for f32 would count for both.
+        let asked = self.trial(precision)?;
+        self.device.clone().inner().memory_cleanup();
+        let reference = self.trial(Precision::F32)?;
+        Ok(Audit { reference, asked, probes, ids_are_exact })
+    }
 
-    let inline = LoaderConfig { num_workers: 0, ..config.loader.clone() };
-    let host = Loader::new(data.train.clone(), &inline, config.seed, Position::default())?.next_batch()?;
-    let kept = token_numbers(&upload(&host, device));
+    /// Trains in `precision`, as `kiln train` does from its first step. Nothing is saved.
+    ///
+    /// # Errors
+    /// If the device does not support the precision, or fails.
+    pub fn trial(&self, precision: Precision) -> Result<Trial> {
+        let Self { config, init, data, n_steps, device } = *self;
+        ensure!(n_steps > 1, "an audit takes at least two steps");
+        let dtype = compute_dtype(precision, device)?;
 
-    let loader = Loader::new(data.train.clone(), &config.loader, config.seed, Position::default())?;
-    let mut feed = GroupFeed::new(loader, Position::default(), &config.train, Rank::default(), device.clone())?;
-    let (mut clock, mut deferred, mut steps) = (SpanClock::start(), DeferredMetrics::default(), Vec::new());
-    let (mut gradients_dtype, mut loss_dtype, mut n_micro_batches) = (DType::F32, DType::F32, 0);
-    let mut half = |n_steps: u64| -> Result<Round<()>> {
-        let round = Round::of(device, n_steps as usize, |_| {
-            let group = feed.next_group(&mut clock)?;
-            // The two halves of `train_step`, to inspect the gradients between them.
-            let (sums, gradients) = group_gradients(&state, &group.batches, state.micro_steps);
-            (gradients_dtype, n_micro_batches) = (gradients.0.values.dtype(), group.batches.len());
-            let measures = update(&mut state, group.n_numbers, sums, gradients)?;
-            loss_dtype = measures.loss_sum.dtype();
-            deferred.push(group.facts(&state), measures);
-            Ok(())
-        })?;
-        let rate = state.optimizer.learning_rate();
-        steps.extend(deferred.drain(|update| rate.at(update)).context("reading the losses")?); // host sync
-        Ok(round)
-    };
-    half(n_steps / 2)?;
-    let timed = half(n_steps - n_steps / 2)?;
+        let mut config = config.clone();
+        // The audit counts non-finite steps; it does not stop at them.
+        config.train.non_finite = NonFinite::Skip;
+        let (model, vocabulary, checkpointing) = (&config.model, Some(&data.vocabulary), ActivationCheckpointing::Off);
+        let mut state = Prepared { config: &config, model, vocabulary, checkpointing, dtype, device }.state(init)?;
 
-    let secs = (timed.ended - timed.started).as_secs_f64();
-    let tokens: u64 = steps[(n_steps / 2) as usize..].iter().map(|step| step.tokens).sum();
-    let kernel_state = state.optimizer.state();
-    let mut dtypes = vec![
-        ("weights".to_owned(), kernel_state.compute_weights().dtype()),
-        ("gradients".to_owned(), gradients_dtype),
-        ("master weights".to_owned(), kernel_state.master.dtype()),
-    ];
-    let slots = state.optimizer.groups().slots(state.optimizer.table());
-    let states = slots.iter().zip(&kernel_state.named);
-    dtypes.extend(states.filter_map(|(slot, state)| Some((format!("state {}", slot.name), state.as_ref()?.dtype()))));
-    dtypes.push(("loss".to_owned(), loss_dtype));
+        let inline = LoaderConfig { num_workers: 0, ..config.loader.clone() };
+        let host = Loader::new(data.train.clone(), &inline, config.seed, Position::default())?.next_batch()?;
+        let kept = token_numbers(&upload(&host, device));
 
-    let is_same = |tensor: Tensor<1, Int>, wanted: &[i32]| -> Result<bool> {
-        let is_i32 = tensor.dtype() == DType::I32;
-        let data = tensor.try_into_data().context("reading token numbers")?;
-        Ok(is_i32 && data.as_slice::<i32>().is_ok_and(|found| found == wanted))
-    };
-    let n_kept = kept.dims()[0];
-    let integers_untouched = is_same(kept, &host.ids[..n_kept])?;
+        let loader = Loader::new(data.train.clone(), &config.loader, config.seed, Position::default())?;
+        let mut feed = GroupFeed::new(loader, Position::default(), &config.train, Rank::default(), device.clone())?;
+        let (mut clock, mut deferred, mut steps) = (SpanClock::start(), DeferredMetrics::default(), Vec::new());
+        let (mut gradients_dtype, mut loss_dtype, mut n_micro_batches) = (DType::F32, DType::F32, 0);
+        let mut half = |n_steps: u64| -> Result<Round<()>> {
+            let round = Round::of(device, n_steps as usize, |_| {
+                let group = feed.next_group(&mut clock)?;
+                // The two halves of `train_step`, to inspect the gradients between them.
+                let (sums, gradients) = group_gradients(&state, &group.batches, state.micro_steps);
+                (gradients_dtype, n_micro_batches) = (gradients.0.values.dtype(), group.batches.len());
+                let measures = update(&mut state, group.n_numbers, sums, gradients)?;
+                loss_dtype = measures.loss_sum.dtype();
+                deferred.push(group.facts(&state), measures);
+                Ok(())
+            })?;
+            let rate = state.optimizer.learning_rate();
+            steps.extend(deferred.drain(|update| rate.at(update)).context("reading the losses")?); // host sync
+            Ok(round)
+        };
+        half(n_steps / 2)?;
+        let timed = half(n_steps - n_steps / 2)?;
 
-    let reserved_bytes = reserved_bytes(device);
-    let tokens_per_sec = tokens as f64 / secs;
-    Ok(Trial { dtype, steps, tokens_per_sec, reserved_bytes, dtypes, n_micro_batches, integers_untouched })
+        let secs = (timed.ended - timed.started).as_secs_f64();
+        let tokens: u64 = steps[(n_steps / 2) as usize..].iter().map(|step| step.tokens).sum();
+        let kernel_state = state.optimizer.state();
+        let mut dtypes = vec![
+            ("weights".to_owned(), kernel_state.compute_weights().dtype()),
+            ("gradients".to_owned(), gradients_dtype),
+            ("master weights".to_owned(), kernel_state.master.dtype()),
+        ];
+        let slots = state.optimizer.groups().slots(state.optimizer.table());
+        let states = slots.iter().zip(&kernel_state.named);
+        dtypes
+            .extend(states.filter_map(|(slot, state)| Some((format!("state {}", slot.name), state.as_ref()?.dtype()))));
+        dtypes.push(("loss".to_owned(), loss_dtype));
+
+        let is_same = |tensor: Tensor<1, Int>, wanted: &[i32]| -> Result<bool> {
+            let is_i32 = tensor.dtype() == DType::I32;
+            let data = tensor.try_into_data().context("reading token numbers")?;
+            Ok(is_i32 && data.as_slice::<i32>().is_ok_and(|found| found == wanted))
+        };
+        let n_kept = kept.dims()[0];
+        let integers_untouched = is_same(kept, &host.ids[..n_kept])?;
+
+        let reserved_bytes = reserved_bytes(device);
+        let tokens_per_sec = tokens as f64 / secs;
+        Ok(Trial { dtype, steps, tokens_per_sec, reserved_bytes, dtypes, n_micro_batches, integers_untouched })
+    }
 }
 
 /// Returns the input token ids of an uploaded batch.
@@ -142,28 +168,6 @@ pub struct Audit {
     pub probes: Vec<Probe>,
     /// Whether 70,000 token ids look up the right rows.
     pub ids_are_exact: bool,
-}
-
-/// Audits `precision` on `device` over the first `n_steps` steps of the run that `config` and `data` describe.
-///
-/// # Errors
-/// If the device does not support the precision, or fails.
-pub fn audit<M: Model>(
-    config: &Config,
-    init: &Init<'_, M>,
-    data: &RunData,
-    precision: Precision,
-    n_steps: u64,
-    device: &Device,
-) -> Result<Audit> {
-    let dtype = compute_dtype(precision, device)?;
-    let probes = probes::of_operators(dtype, device)?;
-    let ids_are_exact = probes::ids_are_exact(dtype, device)?;
-    // First, because memory that the allocator reserved for f32 would count for both.
-    let asked = trial(config, init, data, precision, n_steps, device)?;
-    device.clone().inner().memory_cleanup();
-    let reference = trial(config, init, data, Precision::F32, n_steps, device)?;
-    Ok(Audit { reference, asked, probes, ids_are_exact })
 }
 
 impl Audit {
@@ -228,7 +232,9 @@ mod tests {
         change(&mut config);
         let data = RunData::open(&config, dir.path(), None, &mut |_| {}).expect("data");
         data.vocabulary.complete(&mut config.model).expect("a model that fits");
-        audit(&config, &Init::transformer(), &data, precision, 12, &Device::flex()).expect("the CPU trains")
+        let (init, device) = (Init::transformer(), Device::flex());
+        let subject = Subject { config: &config, init: &init, data: &data, n_steps: 12, device: &device };
+        subject.audit(precision).expect("the CPU trains")
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use kiln_data::files::read_file;
+use kiln_data::terminal::shell_path;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
@@ -53,6 +54,10 @@ impl Given {
             let text = "is a folder; name a TOML file, or continue or copy a run with kiln train --run RUN --resume or --from RUN";
             return self.report.problem(Some(&whole), text.into());
         }
+        if path.is_file() && syntax::is_data_by_name(path) {
+            return self.report.problem(Some(&whole), is_data(path));
+        }
+
         let text = match read_file(path).map(String::from_utf8) {
             Ok(Ok(text)) => text,
             Ok(Err(error)) => {
@@ -69,6 +74,9 @@ impl Given {
         };
 
         let broken = syntax::broken_lines(&text);
+        if !broken.is_empty() && syntax::is_data(path, &text, &broken) {
+            return self.report.problem(Some(&whole), is_data(path));
+        }
         if let (Some((line, _)), Some(other)) = (broken.first(), syntax::other_language(path, &text)) {
             let problem = format!(
                 "this is {other}, and a configuration is TOML: `key = value` below sections such as [data]; kiln config prints a file \
@@ -76,10 +84,10 @@ impl Given {
             );
             return self.report.problem(Some(&place(*line)), problem);
         }
-        for (line, mistake) in &broken {
-            self.report.problem(Some(&place(*line)), format!("this is not TOML: {mistake}"));
-        }
         if !broken.is_empty() {
+            for (line, mistake) in syntax::first_broken(broken) {
+                self.report.problem(Some(&place(line)), format!("this is not TOML: {mistake}"));
+            }
             return;
         }
 
@@ -142,6 +150,14 @@ impl Given {
         }
         self.values.push((key.into(), value));
     }
+}
+
+/// Says what reads a file of data.
+fn is_data(path: &Path) -> String {
+    format!(
+        "this is data, and --config reads a configuration in TOML: kiln train {} reads data, kiln config prints a file with all keys",
+        shell_path(path)
+    )
 }
 
 /// Returns the list that a key such as `data.mix.0.weight` names an item of.

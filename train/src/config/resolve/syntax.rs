@@ -2,7 +2,12 @@
 
 use std::path::Path;
 
+use kiln_data::FileFormat;
+use serde_json::{Map, Value};
 use toml::de::{DeTable, Error};
+
+/// More broken lines are counted, and not shown: the first ones tell what is wrong.
+const MOST_SHOWN: usize = 20;
 
 /// Returns the broken lines of `text`, counted from 1, each with its first mistake. Further mistakes of the same line follow
 /// from the first, and so do all mistakes behind an array that is not closed.
@@ -24,6 +29,37 @@ pub(super) fn broken_lines(text: &str) -> Vec<(usize, String)> {
     found
 }
 
+/// Shortens a long list of broken lines.
+pub(super) fn first_broken(mut broken: Vec<(usize, String)>) -> Vec<(usize, String)> {
+    let n_others = broken.len().saturating_sub(MOST_SHOWN);
+    if let (1.., Some((line, mistake))) = (n_others, broken.get_mut(MOST_SHOWN)) {
+        *mistake = format!("{mistake}; {n_others} lines from line {line} on are not TOML");
+        broken.truncate(MOST_SHOWN + 1);
+    }
+    broken
+}
+
+/// Whether the name of a file says that it has data. A `.json` file may be a configuration in JSON.
+pub(super) fn is_data_by_name(path: &Path) -> bool {
+    FileFormat::by_name(path).is_some() && !has_ending(path, &["json"])
+}
+
+/// Whether a file that is not TOML has data: many JSON objects, or lines of text.
+pub(super) fn is_data(path: &Path, text: &str, broken: &[(usize, String)]) -> bool {
+    let lines = || text.lines().filter(|line| !line.trim().is_empty());
+    let is_object = |line: &str| serde_json::from_str::<Map<String, Value>>(line).is_ok();
+    if text.trim_start().starts_with("[{") || lines().take(2).filter(|line| is_object(line)).count() == 2 {
+        return true;
+    }
+    let is_text = !has_ending(path, &["toml", "json", "yaml", "yml"]) && other_language(path, text).is_none();
+    is_text && 2 * broken.len() > lines().count() && lines().all(|line| !line.trim_start().starts_with('['))
+}
+
+fn has_ending(path: &Path, endings: &[&str]) -> bool {
+    let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    endings.contains(&ending.as_str())
+}
+
 /// Returns the name of another language that the whole file is written in: none of its lines sets a value as TOML does.
 pub(super) fn other_language(path: &Path, text: &str) -> Option<&'static str> {
     let lines: Vec<&str> =
@@ -32,15 +68,11 @@ pub(super) fn other_language(path: &Path, text: &str) -> Option<&'static str> {
     if lines.iter().any(|line| is_value(&line)) {
         return None;
     }
-    let has_ending = |endings: &[&str]| {
-        let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-        endings.contains(&ending.as_str())
-    };
     let is_mapping =
         |line: &&&str| line.split_once(':').is_some_and(|(key, _)| is_key(key.trim().trim_start_matches("- ")));
     match lines.first() {
-        Some(first) if first.starts_with('{') || has_ending(&["json"]) => Some("JSON"),
-        Some(_) if has_ending(&["yaml", "yml"]) => Some("YAML"),
+        Some(first) if first.starts_with('{') || has_ending(path, &["json"]) => Some("JSON"),
+        Some(_) if has_ending(path, &["yaml", "yml"]) => Some("YAML"),
         Some(_) if lines.iter().filter(is_mapping).count() * 2 > lines.len() => Some("YAML"),
         _ => None,
     }
@@ -109,6 +141,35 @@ mod tests {
         ] {
             assert_eq!(other_language(Path::new(name), text), wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn data_is_not_taken_for_a_configuration_with_mistakes() {
+        let rows = "{\"text\": \"a\"}\n{\"text\": \"b\"}\n";
+        let found = |name: &str, text: &str| is_data(Path::new(name), text, &broken_lines(text));
+        for (name, text) in
+            [("a.json", rows), ("a.json", "[{\"text\": \"a\"}]"), ("a.en", "A text.\nx = 1\nAnother text.\n")]
+        {
+            assert!(found(name, text), "{name}: {text}");
+        }
+        for (name, text) in [
+            ("a.json", "{\n  \"lr\": 1\n}\n"),
+            ("a.toml", "A text.\nAnother text.\n"),
+            ("a.conf", "[optim]\nlr = 1\nsteps 5\n"),
+            ("a.yaml", "a: b\nc: d\n"),
+        ] {
+            assert!(!found(name, text), "{name}: {text}");
+        }
+        assert!(["a.csv", "a.jsonl", "a.parquet", "a.tsv.gz"].iter().all(|name| is_data_by_name(Path::new(name))));
+        assert!(!["a.json", "a.toml", "a.txt"].iter().any(|name| is_data_by_name(Path::new(name))));
+    }
+
+    #[test]
+    fn many_broken_lines_are_counted() {
+        let broken = first_broken(broken_lines(&"steps: 5\n".repeat(3000)));
+        assert_eq!(broken.len(), MOST_SHOWN + 1);
+        assert!(broken[MOST_SHOWN].1.ends_with("; 2980 lines from line 21 on are not TOML"), "{broken:?}");
+        assert_eq!(first_broken(broken_lines("steps: 5\n")).len(), 1);
     }
 
     #[test]

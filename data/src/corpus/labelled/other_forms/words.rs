@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{LabelConfig, cells};
 use crate::error::Result;
-use crate::formats::{CsvRows, FileFormat};
+use crate::formats::CsvRows;
 
 /// Rows with one word each from which it is not chance.
 const ENOUGH_ROWS: usize = 8;
@@ -70,8 +70,7 @@ impl WordRows {
                  sentences, into a file whose name ends in .conll; a row that is meant to be one word has a list: [\"word\"]"
             ));
         };
-        let is_tsv = FileFormat::by_name(path) == Some(FileFormat::TSV) && CsvRows::named_delimiter(path)?.is_none();
-        let delimiter = if is_tsv { b'\t' } else { CsvRows::first_rows(path)?.0 };
+        let (delimiter, _) = CsvRows::first_rows_by_name(path)?;
         let delimiter = if delimiter == b'\t' { "\\t".to_owned() } else { char::from(delimiter).to_string() };
         let (word, tag) = (self.word, self.tag);
         Ok(format!(
