@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# One attempt at the speedrun: trains on TEXT/train.txt, validates on TEXT/dev.txt, and prints loss and minutes.
+# One attempt at the speedrun: trains on TEXT/train.txt, and prints the loss on TEXT/dev.txt and the minutes.
 # usage: run.sh TEXT RUN [options of kiln train]      TEXT: the folder that scripts/corpora/english.sh wrote
-# KILN names the program (default: kiln). The preset is modern-124m unless --preset says otherwise.
+# Without options it repeats the record. KILN names the program (default: kiln).
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n '2,4p' "$0" >&2; exit 2; }
 text=$1 run=$2
@@ -9,11 +9,11 @@ shift 2
 for file in train.txt dev.txt; do
   [ -f "$text/$file" ] || { echo "run.sh: no $text/$file; scripts/corpora/english.sh $text makes it" >&2; exit 2; }
 done
-case " $* " in *" --preset "*) preset=() ;; *) preset=(--preset modern-124m) ;; esac
+record=(--preset modern-124m --set loader.batch_tokens=32768 --set train.grad_accum_steps=1 --set train.steps=500 --set optim.warmup_steps=20)
+[ $# -gt 0 ] || set -- "${record[@]}"
 
-"${KILN:-kiln}" train --task lm "${preset[@]}" --run "$run" --set data.train="$text/train.txt" --set data.valid="$text/dev.txt" \
-  --set data.text.packing=stream --set loader.batch_tokens=65536 --set train.grad_accum_steps=1 \
-  --set train.validate_every=0 --set train.save_every=0 "$@"
+"${KILN:-kiln}" train --task lm --run "$run" --set data.train="$text/train.txt" --set data.valid="$text/dev.txt" \
+  --set data.text.packing=stream --set train.validate_every=0 --set train.save_every=0 "$@"
 
 python3 - "$run" <<'END'
 import json, sys

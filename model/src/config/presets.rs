@@ -73,8 +73,8 @@ impl TransformerConfig {
     }
 
     /// GPT-2 small with what has made small language models better since: rotary positions, RMS norms, normalized queries and keys, heads
-    /// of 128 features, ReLU squared, an output table of its own and bounded logits (Jordan et al. 2024, modded-nanogpt): 162,152,448
-    /// parameters with the 50,257 tokens of GPT-2.
+    /// of 128 features, ReLU squared and an output table of its own (Jordan et al. 2024, modded-nanogpt): 162,152,448 parameters with the
+    /// 50,257 tokens of GPT-2.
     pub fn modern_124m() -> Self {
         Self {
             n_heads: 6,
@@ -82,7 +82,6 @@ impl TransformerConfig {
             embedding_norm: true,
             positions: Positions::Rotary,
             qk_norm: true,
-            logits_softcap: 15.0,
             activation: Activation::ReluSquared.into(),
             bias: false,
             dropout: 0.0,

@@ -12,7 +12,7 @@
 //! usually has, so that both take the same rates and decays.
 
 use burn::tensor::{DType, FloatDType, Tensor};
-use kiln_kernels::optim::{Flat, Place, StepNumbers, gather, view};
+use kiln_kernels::optim::{Flat, Part, Place, StepNumbers, gather, view};
 use kiln_kernels::{batched_product, batched_product_transposed, row_sums};
 
 use super::optimizer::{Cut, Matrix, Optimizer, Section, SectionState};
@@ -53,19 +53,15 @@ impl Muon {
 
     /// The updates of all matrices of a section at the rate 1, laid out as the section.
     fn updates(&self, section: &Section, direction: &Tensor<1>) -> Tensor<1> {
-        let parts = runs(&section.matrices).into_iter().map(|run| {
-            let Run { first: Matrix { shape: [rows, columns], .. }, n } = run;
-            let (len, padded) = (rows * columns, run.place(0).padded_len());
-            let (matrices, norms) = run.matrices_and_norms(direction);
-            let scale = UPDATE_RMS * (rows.max(columns) as f64).sqrt();
-            let updates = (orthogonal(matrices, norms, self.products) * scale).reshape([n, len]);
-            if padded == len {
-                return updates.reshape([n * padded]);
-            }
-            let gap = Tensor::zeros([n, padded - len], (&updates.device(), DType::F32));
-            Tensor::cat(vec![updates, gap], 1).reshape([n * padded])
-        });
-        Tensor::cat(parts.collect(), 0)
+        let mut updates: Vec<Part> = Vec::new();
+        for run in runs(&section.matrices) {
+            let (wide, norms) = run.wide_matrices_and_norms(direction);
+            let scale = UPDATE_RMS * (run.long() as f64).sqrt();
+            let found = orthogonal(wide, norms, self.products) * scale;
+            updates.extend((0..run.n).map(|i| run.as_stored(found.clone().narrow(0, i, 1).squeeze_dim(0)).into()));
+        }
+        let places: Vec<Place> = section.matrices.iter().map(Matrix::place).collect();
+        gather(updates, &places, section.len(), DType::F32, &direction.device(), None).values
     }
 }
 
@@ -100,22 +96,33 @@ struct Run {
 }
 
 impl Run {
-    /// Where matrix `i` lies among those of the run.
-    fn place(&self, i: usize) -> Place {
-        let [rows, columns] = self.first.shape;
-        let first = Place { offset: 0, len: rows * columns };
-        Place { offset: i * first.padded_len(), ..first }
+    fn is_tall(&self) -> bool {
+        self.first.shape[0] > self.first.shape[1]
     }
 
-    /// The matrices of this run in a section's numbers, `[n, rows, columns]`, and their Frobenius norms, `[n]`.
-    fn matrices_and_norms(&self, numbers: &Tensor<1>) -> (Tensor<3>, Tensor<1>) {
-        let (n, [rows, columns]) = (self.n, self.first.shape);
-        let places: Vec<Place> = (0..n).map(|i| self.place(i)).collect();
-        let (len, padded, chunks) = (rows * columns, places[0].padded_len(), places[0].n_chunks());
-        let parts = places.iter().map(|place| view(numbers, self.first.offset + place.offset, [len]).into());
-        let run = gather(parts.collect(), &places, n * padded, DType::F32, &numbers.device(), None);
+    /// The longer side of a matrix.
+    fn long(&self) -> usize {
+        self.first.shape[0].max(self.first.shape[1])
+    }
+
+    /// Turns a matrix whose rows are the longer side into one as it is stored, and back.
+    fn as_stored(&self, matrix: Tensor<2>) -> Tensor<2> {
+        if self.is_tall() { matrix.transpose() } else { matrix }
+    }
+
+    /// The matrices of this run in a section's numbers, each with rows as long as its longer side, `[n, short, long]`, and their Frobenius
+    /// norms, `[n]`. The square of such rows is the smaller one.
+    fn wide_matrices_and_norms(&self, numbers: &Tensor<1>) -> (Tensor<3>, Tensor<1>) {
+        let (n, first) = (self.n, self.first.place());
+        let (padded, chunks) = (first.padded_len(), first.n_chunks());
+        let places: Vec<Place> = (0..n).map(|i| Place { offset: i * padded, ..first }).collect();
+        let stored = places.iter().map(|place| view(numbers, first.offset + place.offset, self.first.shape));
+        let parts = stored.map(|matrix| self.as_stored(matrix).into()).collect();
+        let run = gather(parts, &places, n * padded, DType::F32, &numbers.device(), None);
+
         let norms = row_sums(run.squares().clone().reshape([n, chunks])).sqrt();
-        (run.values.reshape([n, padded]).narrow(1, 0, len).reshape([n, rows, columns]), norms)
+        let matrices = run.values.reshape([n, padded]).narrow(1, 0, first.len);
+        (matrices.reshape([n, first.len / self.long(), self.long()]), norms)
     }
 }
 
@@ -137,22 +144,17 @@ fn runs(matrices: &[Matrix]) -> Vec<Run> {
 /// others.
 ///
 /// # Shapes
-/// - `matrices`, result: `[n, rows, columns]`, f32
+/// - `wide`, result: `[n, short, long]`, f32
 /// - `norms`: `[n]`, the Frobenius norms
-fn orthogonal(matrices: Tensor<3>, norms: Tensor<1>, dtype: FloatDType) -> Tensor<3> {
-    let [n, rows, columns] = matrices.dims();
-    // The smaller square is cheaper.
-    let is_tall = rows > columns;
-    let x = matrices / (norms.reshape([n, 1, 1]) * SAFETY + 1e-6);
-    let mut x = if is_tall { x.swap_dims(1, 2) } else { x }.cast(dtype);
-
+fn orthogonal(wide: Tensor<3>, norms: Tensor<1>, dtype: FloatDType) -> Tensor<3> {
+    let [n, ..] = wide.dims();
+    let mut x = (wide / (norms.reshape([n, 1, 1]) * SAFETY + 1e-6)).cast(dtype);
     for [a, b, c] in POLYNOMIALS {
         let square = batched_product_transposed(x.clone(), x.clone());
         let factor = square.clone() * b + batched_product(square.clone(), square) * c;
         x = x.clone() * a + batched_product(factor, x);
     }
-    let x = x.cast(FloatDType::F32);
-    if is_tall { x.swap_dims(1, 2) } else { x }
+    x.cast(FloatDType::F32)
 }
 
 #[cfg(test)]

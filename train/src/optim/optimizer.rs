@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use burn::tensor::Tensor;
 use kiln_kernels::collective::Communicator;
-use kiln_kernels::optim::{Flat, StepNumbers, is_updated_in_place, overwrite};
+use kiln_kernels::optim::{Flat, Place, StepNumbers, is_updated_in_place, overwrite};
 
 /// Where the parameters of an optimizer may be cut, if several ranks share them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +87,13 @@ pub(crate) struct Matrix {
     pub(crate) offset: usize,
     /// Rows and columns.
     pub(crate) shape: [usize; 2],
+}
+
+impl Matrix {
+    /// Where it lies in the section.
+    pub(crate) fn place(&self) -> Place {
+        Place { offset: self.offset, len: self.shape[0] * self.shape[1] }
+    }
 }
 
 impl Section {

@@ -113,7 +113,7 @@ pub fn modern_124m() -> Config {
     Config {
         model: TransformerConfig::modern_124m(),
         optim: OptimConfig {
-            lr: 2e-3,
+            lr: 4e-3,
             schedule: Schedule::WarmupStableDecay,
             decay_fraction: 0.5,
             min_lr_ratio: 0.0,

@@ -125,7 +125,7 @@ fn a_matrix_has_the_same_bits_whatever_stands_beside_it() {
         let flat = tensor.reshape([5 * rows * columns]);
         let orthogonal = |first: usize, n: usize| {
             let first = Matrix { offset: first * rows * columns, shape };
-            let (matrices, norms) = Run { first, n }.matrices_and_norms(&flat);
+            let (matrices, norms) = Run { first, n }.wide_matrices_and_norms(&flat);
             orthogonal(matrices, norms, FloatDType::F32).into_data().try_into_vec::<f32>().expect("f32")
         };
         let together = orthogonal(0, 5);
