@@ -48,6 +48,7 @@ mod same_text;
 mod second_trial;
 mod second_trial_lows;
 mod sentencepiece;
+mod speedrun;
 mod strangers;
 mod tables;
 mod text;
