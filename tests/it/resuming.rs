@@ -67,6 +67,56 @@ fn another_text_is_refused_and_the_caches_stay() {
 }
 
 #[test]
+fn a_refused_resume_leaves_the_rows_of_the_validation() {
+    let place = Workplace::new();
+    place.write("a.tsv", (0..200).map(|n| format!("word {n}\tparola {n}\n")).collect::<String>());
+    let run = ["train", "--device", "cpu", "--run", "runs/a", "--preset", "tiny", "--set", "tokenizer.vocab_size=300"];
+    place.run(&[&run[..], &["a.tsv", "--set", "data.split=0.1", "--set", "train.steps=2"]].concat()).ok();
+    let files = || {
+        ["split.valid.jsonl", "valid.tokens", "train.tokens", "split.json"]
+            .map(|name| std::fs::read(place.path(&format!("runs/a/cache/{name}"))).expect("a cache"))
+    };
+    let before = files();
+
+    let ran = place.run(&[&RESUME[..], &["--set", "data.split=0.5", "--set", "train.steps=4"]].concat());
+    let ran = ran
+        .refused(2, &["data.split: 0.1 in the checkpoint, 0.5 now", "kiln train --from runs/a --set data.train=a.tsv"]);
+    assert!(!ran.stderr.contains("--set data.split"), "rows that were trained on would be validated: {ran:#?}");
+    assert!(files() == before, "the split was made again");
+
+    // More rows change the rows of the run, too.
+    let more: String = (0..30).map(|n| format!("other {n}\taltro {n}\n")).collect();
+    let appended = std::fs::read_to_string(place.path("a.tsv")).expect("written") + &more;
+    place.write("a.tsv", appended);
+    place.run(&[&RESUME[..], &["--set", "train.steps=4"]].concat()).refused(2, &["data: contents"]);
+    assert!(files() == before);
+    place.run(&["check", "runs/a"]).ok();
+
+    let from = ["train", "--device", "cpu", "--from", "runs/a", "--run", "runs/b", "--set", "train.steps=1"];
+    let warned = |split: &str| {
+        let ran = place.run(&[&from[..], &["--dry-run", "--set", split]].concat()).ok();
+        format!("{}{}", ran.stdout, ran.stderr).contains("sets rows aside that --from was trained on")
+    };
+    assert!(warned("data.split=0.5") && !warned("data.split=0.1") && !warned("data.split=0.05"));
+}
+
+#[test]
+fn a_checkpoint_is_no_folder_for_a_run() {
+    let place = trained();
+    let checkpoint = "runs/a/checkpoints/step-00000008";
+    let resume = place.run(&["train", "--device", "cpu", "--resume", checkpoint]);
+    resume.refused(
+        2,
+        &["--run runs/a --resume continues from its newest checkpoint, --from runs/a/checkpoints/step-00000008"],
+    );
+    for more in [&["--resume"][..], &[], &["--dry-run"]] {
+        let ran = place.run(&[&["train", "--device", "cpu", "--run", checkpoint], more].concat());
+        ran.refused(2, &["this is a checkpoint of runs/a: --run runs/a --resume continues that run"]);
+    }
+    place.run(&["check", "runs/a"]).ok();
+}
+
+#[test]
 fn options_that_are_keys_are_answered_with_the_flag() {
     let place = Workplace::new();
     place.run(&["train", "--steps", "5"]).refused(2, &["unexpected argument '--steps'", "--set train.steps=VALUE"]);

@@ -123,10 +123,19 @@ fn resume_of(text: &str) -> Result<Resume, String> {
     match text {
         "run" => Ok(Resume::Run),
         "auto" => Ok(Resume::Auto),
-        other => Err(format!(
-            "--resume takes auto or nothing, and the run is named apart: --run {} --resume",
-            shell_path(Path::new(other))
-        )),
+        other => {
+            let path = Path::new(other);
+            let of_checkpoint = folder::run_of_checkpoint(path);
+            let run = shell_path(of_checkpoint.unwrap_or(path));
+            let apart = format!("--resume takes auto or nothing, and the run is named apart: --run {run} --resume");
+            Err(match of_checkpoint {
+                Some(_) => format!(
+                    "{apart} continues from its newest checkpoint, --from {} starts a new run",
+                    shell_path(path)
+                ),
+                None => apart,
+            })
+        }
     }
 }
 

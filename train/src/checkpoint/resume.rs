@@ -46,7 +46,7 @@ impl fmt::Display for Difference {
     "cannot resume from {}, because the run differs from the saved one:\n{}\n{}",
     path.display(),
     list(differences, keys_of_data),
-    remedy(differences, keys_of_data, path, train)
+    remedy(differences, keys_of_data, path, [train, valid])
 )]
 pub struct NotTheSameRun {
     /// The checkpoint.
@@ -57,6 +57,8 @@ pub struct NotTheSameRun {
     pub keys_of_data: Vec<Difference>,
     /// The training text now.
     pub train: Vec<PathBuf>,
+    /// The validation text, if it is named otherwise than before.
+    pub valid: Vec<PathBuf>,
 }
 
 /// Returns the folder of the run that a checkpoint is in.
@@ -74,30 +76,35 @@ fn list(differences: &[Difference], keys_of_data: &[Difference]) -> String {
     lines.chain(keys_of_data.iter().map(of_data)).collect::<Vec<_>>().join("\n")
 }
 
-fn remedy(differences: &[Difference], keys_of_data: &[Difference], path: &Path, train: &[PathBuf]) -> String {
+fn remedy(differences: &[Difference], keys_of_data: &[Difference], path: &Path, text: [&[PathBuf]; 2]) -> String {
     let has = |part: &str| differences.iter().any(|difference| is_within(&difference.field, part));
-    let mut text = match has("model") {
+    let mut answer = match has("model") {
         true => "Set these back, or start a new run in another folder: a run keeps its model.".to_owned(),
         false => "Set these back, accept single keys with --allow KEY, or start a new run in another folder.".into(),
     };
     if has("data") {
-        let files: Vec<String> = train.iter().map(|file| format!(" --set data.train={}", shell_path(file))).collect();
+        let named = |key: &str, files: &[PathBuf]| -> String {
+            files.iter().map(|file| format!(" --set {key}={}", shell_path(file))).collect()
+        };
         // Without files, the sources of a mixture.
-        let files = if files.is_empty() { " --config FILE".into() } else { files.concat() };
+        let train = if text[0].is_empty() { " --config FILE".into() } else { named("data.train", text[0]) };
+        let valid = named("data.valid", text[1]);
         let run = shell_path(folder_of_run(path));
-        text += match keys_of_data {
+        answer += match keys_of_data {
             [] => "\nThe training text, its filters (data.filter) or its mixture (data.mix), is another one.",
             _ => "\nThe indented keys make other training text: --allow data accepts it.",
         };
         let flags: String = differences.iter().chain(keys_of_data).filter_map(flag).collect();
-        text += &format!(" To train these weights on it: kiln train --from {run}{files}{flags}");
+        answer += &format!(" To train these weights on it: kiln train --from {run}{train}{valid}{flags}");
     }
-    text
+    answer
 }
 
 /// Returns the flag that sets a key of a new run as it is now. Returns `None` for what `--from` keeps, and for values without a flag.
 fn flag(Difference { field, now, .. }: &Difference) -> Option<String> {
-    let is_kept = ["data.train", "data.mix", "model", "tokenizer"].iter().any(|kept| is_within(field, kept));
+    // With another split, validation rows would be rows that the run was trained on.
+    let is_kept =
+        ["data.train", "data.mix", "data.split", "model", "tokenizer"].iter().any(|kept| is_within(field, kept));
     if is_kept || field == "data" || now == "unset" || now == "null" || now.contains('{') {
         return None;
     }
@@ -199,8 +206,9 @@ pub fn find_resume(
         let is_other_text = differences.iter().any(|difference| difference.field == "data");
         let mut keys_of_data = if is_other_text { all_differences(&saved_config, config) } else { Vec::new() };
         keys_of_data.retain(|difference| OF_DATA.iter().any(|key| is_within(&difference.field, key)));
-        let train = config.data.train.clone();
-        let error = anyhow::Error::new(NotTheSameRun { path, differences, keys_of_data, train });
+        let (train, mut valid) = (config.data.train.clone(), config.data.valid.clone());
+        valid.retain(|file| !saved_config.data.valid.contains(file));
+        let error = anyhow::Error::new(NotTheSameRun { path, differences, keys_of_data, train, valid });
         return Err(if skipped.is_empty() { error } else { error.context(skipped.join("\n")) });
     }
     Ok(Resume { path, snapshot, damaged })
@@ -302,7 +310,8 @@ mod tests {
         let shown = |differences: &[Difference], keys_of_data: &[Difference]| {
             let path = "runs/a/checkpoints/step-00000010".into();
             let (differences, keys_of_data) = (differences.to_vec(), keys_of_data.to_vec());
-            NotTheSameRun { path, differences, keys_of_data, train: vec!["a b.jsonl".into()] }.to_string()
+            let (train, valid) = (vec!["a b.jsonl".into()], vec!["dev.jsonl".into()]);
+            NotTheSameRun { path, differences, keys_of_data, train, valid }.to_string()
         };
         let data = difference("data", "contents 1", "contents 2");
         let keys = [
@@ -314,7 +323,7 @@ mod tests {
 
         let text = shown(&[data.clone(), difference("optim.lr", "0.1", "0.2")], &keys);
         assert!(text.contains("    data.text.learn: \"answers\" in the checkpoint, \"last_answer\" now"), "{text}");
-        let command = "kiln train --from runs/a --set data.train='a b.jsonl' --set optim.lr=0.2 --set data.text.learn=last_answer \
+        let command = "kiln train --from runs/a --set data.train='a b.jsonl' --set data.valid=dev.jsonl --set optim.lr=0.2 --set data.text.learn=last_answer \
                        --set 'data.text.field=\"a b\"'";
         assert!(text.contains("    data.mix: other values than in the checkpoint\n"), "{text}");
         assert!(text.contains("--allow data accepts it") && text.ends_with(command), "{text}");

@@ -28,6 +28,17 @@ pub enum RunError {
         /// The newest run next to it, or nothing.
         others: String,
     },
+    /// The folder lies among the checkpoints of a run.
+    #[error(
+        "{}: this is a checkpoint of {run}: --run {run} --resume continues that run, --from {} starts a new one from this checkpoint",
+        dir.display(), shell_path(dir), run = shell_path(run)
+    )]
+    Checkpoint {
+        /// The folder.
+        dir: PathBuf,
+        /// The run.
+        run: PathBuf,
+    },
     /// The folder of the new run holds a run.
     #[error("{}: this run folder exists already; {remedy}", dir.display())]
     Exists {

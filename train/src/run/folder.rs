@@ -12,6 +12,8 @@ use super::lock::{LOCK_FILE, RunLock};
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::Config;
 
+/// Folder of the checkpoints of a run.
+const CHECKPOINTS: &str = "checkpoints";
 /// Parent of the run folders that are not named with `--run`.
 const RUNS: &str = "runs";
 
@@ -28,6 +30,7 @@ pub fn default_for(name: &str) -> PathBuf {
 /// without any arguments takes the next free number, so that it always works.
 pub fn for_new_run(named: Option<&Path>, name: &str, any_arguments: bool) -> Result<PathBuf, RunError> {
     let dir = named.map_or_else(|| default_for(name), Path::to_path_buf);
+    refuse_checkpoint(&dir)?;
     if is_free(&dir)? {
         return Ok(dir);
     }
@@ -65,6 +68,7 @@ pub fn for_import(named: Option<&Path>, name: &str) -> Result<PathBuf, RunError>
 /// Returns the folder of a run to continue: the named one, or the newest that [`for_new_run`] would have made.
 pub fn to_resume(named: Option<&Path>, name: &str) -> Result<PathBuf, RunError> {
     let first = named.map_or_else(|| default_for(name), Path::to_path_buf);
+    refuse_checkpoint(&first)?;
     let newest = match named {
         Some(_) => first,
         None => (2..).map(|n| numbered(&first, n)).take_while(|dir| dir.exists()).last().unwrap_or(first),
@@ -80,7 +84,7 @@ fn newest_next_to(dir: &Path) -> String {
     let Some(entries) = dir.parent().and_then(|folder| fs::read_dir(folder).ok()) else { return String::new() };
     let saved = |run: PathBuf| {
         let time =
-            [run.join("checkpoints"), run.clone()].iter().find_map(|path| fs::metadata(path).ok()?.modified().ok());
+            [run.join(CHECKPOINTS), run.clone()].iter().find_map(|path| fs::metadata(path).ok()?.modified().ok());
         (time, run)
     };
     let runs = entries.flatten().map(|entry| entry.path()).filter(|path| path.join(RUN_CONFIG_FILE).is_file());
@@ -96,7 +100,22 @@ pub(crate) fn write_config(dir: &Path, config: &Config) -> Result<()> {
     replace_file(&path, config.to_toml().as_bytes()).with_context(advice)
 }
 
+/// Returns the run among whose checkpoints a folder lies.
+pub fn run_of_checkpoint(dir: &Path) -> Option<&Path> {
+    let checkpoints = dir.parent().filter(|parent| parent.ends_with(CHECKPOINTS))?;
+    checkpoints.parent().filter(|run| run.join(RUN_CONFIG_FILE).is_file())
+}
+
+/// Refuses a folder among the checkpoints of a run: it would be removed with its checkpoint.
+fn refuse_checkpoint(dir: &Path) -> Result<(), RunError> {
+    match run_of_checkpoint(dir) {
+        Some(run) => Err(RunError::Checkpoint { dir: dir.to_path_buf(), run: run.to_path_buf() }),
+        None => Ok(()),
+    }
+}
+
 pub(super) fn free(dir: PathBuf, option: &str) -> Result<PathBuf, RunError> {
+    refuse_checkpoint(&dir)?;
     match is_free(&dir)? {
         true => Ok(dir),
         false => Err(RunError::Exists { dir, remedy: format!("choose another one with {option}") }),

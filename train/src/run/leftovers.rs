@@ -1,9 +1,11 @@
-//! A run that fails before its first step leaves nothing behind.
+//! A run that fails before its first step leaves its folder as it was.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use super::caches_before::CachesBefore;
 
 /// The entries of a run folder before a run, and the folders that are made for it.
 pub(super) struct Before {
@@ -25,24 +27,33 @@ impl Before {
     /// Returns a value that removes what was added to the folder since, unless it is kept. Call it with the lock of the
     /// folder, so that nobody else adds to it.
     pub(super) fn guard(self) -> Leftovers {
-        Leftovers { before: Some(self) }
+        Leftovers { before: Some(self), caches: None }
     }
 }
 
-/// Removes what a failed run has added to its folder.
+/// Removes what a failed run has added to its folder, or puts back what it has replaced there.
 pub(super) struct Leftovers {
     before: Option<Before>,
+    caches: Option<CachesBefore>,
 }
 
 impl Leftovers {
     /// For a run whose folder stays as it is.
     pub(super) fn none() -> Self {
-        Self { before: None }
+        Self { before: None, caches: None }
+    }
+
+    /// For a run in `dir` that is continued. Call it with the lock of the folder.
+    pub(super) fn of_resumed(dir: &Path) -> Self {
+        Self { before: None, caches: Some(CachesBefore::of(dir)) }
     }
 
     /// Keeps everything: the run has begun.
     pub(super) fn keep(&mut self) {
         self.before = None;
+        if let Some(caches) = self.caches.take() {
+            caches.forget();
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+mod caches_before;
 mod done;
 mod error;
 mod evaluate;

@@ -19,9 +19,9 @@ use super::plan::Plan;
 use super::ranks::compare;
 use super::resume::{resume_or_begin, vocabulary_of_run};
 use super::weights::start_from;
-use crate::checkpoint::{CheckpointError, Checkpoints, RUN_CONFIG_FILE, Resume, Weights, find_resume, read_state};
+use crate::checkpoint::{CheckpointError, Checkpoints, RUN_CONFIG_FILE, Resume, Weights, read_state};
 use crate::config::task::TASKS;
-use crate::config::{Config, DataConfig, LostReplicas, Task};
+use crate::config::{Config, LostReplicas, Task};
 use crate::dataset::labelled::take_classes;
 use crate::dataset::mix::ALL_SOURCES_ALIKE;
 use crate::dataset::{RunData, check_rows};
@@ -104,7 +104,7 @@ impl Run {
             }
             let before = Before::of(&self.dir);
             let lock = take(&self.dir, resume)?;
-            let leftovers = if resume { Leftovers::none() } else { before.guard() };
+            let leftovers = if resume { Leftovers::of_resumed(&self.dir) } else { before.guard() };
             if resume {
                 // A killed run may have left a checkpoint without its name. Only the lock guarantees that no other process
                 // is saving it at the moment.
@@ -118,13 +118,11 @@ impl Run {
             self.refuse_other_rows(resume)?;
         }
         self.refuse_random_weights()?;
-        if resume && data.is_none() {
-            ranks.first_then_others("comparing the text", || self.refuse_another_text(&checkpoints))?;
-        }
         let (mut config, data) = match data {
             Some(data) => completed(self.config.clone(), data, self.n_devices())?,
             None => ranks.first_then_others("preparing the data", || self.data(resume, &self.dir))?,
         };
+        self.options.notes.extend(self.trained_validation());
         let weights = match &self.options.from {
             Some(from) => {
                 let vocabulary = self.options.new_vocabulary.then_some(&data.vocabulary);
@@ -208,22 +206,20 @@ impl Run {
         .into())
     }
 
-    /// Refuses to continue the run on another text than before, as far as the names of the files can tell. The token caches of the run
-    /// are left as they are.
-    fn refuse_another_text(&self, checkpoints: &Checkpoints) -> Result<()> {
-        let saved = Config::read(&self.dir.join(RUN_CONFIG_FILE)).ok();
-        let is_another = saved.is_some_and(|saved| {
-            let data = &self.config.data;
-            let text = |data: &DataConfig| (data.train.clone(), data.mix.clone(), data.filter.clone());
-            text(&saved.data) != text(data)
-        });
-        if !is_another || checkpoints.list()?.is_empty() {
-            return Ok(());
-        }
-        let scratch = Scratch::new()?;
-        let (config, data) = self.data(true, &scratch.path(""))?;
-        let (train, tokenizer) = (data.train.fingerprint(), data.vocabulary.fingerprint());
-        find_resume(&self.dir, &config, &train, &tokenizer, &self.options.allow).map(drop)
+    /// Warns if `data.split` sets rows aside that the weights to start from were trained on. A smaller part of the same rows is safe, since
+    /// hashes decide.
+    fn trained_validation(&self) -> Option<String> {
+        let (before, now) = (&self.options.from.as_ref()?.config.data, &self.config.data);
+        let shares = before.train.iter().any(|file| now.train.contains(file));
+        let is_part = now.split <= before.split && (now.split < 1.0) == (before.split < 1.0);
+        let warns = shares && now.split > 0.0 && !is_part;
+        warns.then(|| {
+            format!(
+                "warning: data.split = {} sets rows aside that --from was trained on, so the validation looks too good; the split of that \
+                 run was {}",
+                now.split, before.split
+            )
+        })
     }
 
     /// Whether the folder holds a run on other text, or with another vocabulary: its token caches are not for this one.
