@@ -97,7 +97,7 @@ fn a_refused_resume_leaves_the_rows_of_the_validation() {
         let ran = place.run(&[&from[..], &["--dry-run", "--set", split]].concat()).ok();
         format!("{}{}", ran.stdout, ran.stderr).contains("sets rows aside that --from was trained on")
     };
-    assert!(warned("data.split=0.5") && !warned("data.split=0.1") && !warned("data.split=0.05"));
+    assert_eq!(["data.split=0.5", "data.split=0.1", "data.split=0.05"].map(warned), [true, false, false]);
 }
 
 #[test]

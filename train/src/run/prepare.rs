@@ -122,7 +122,6 @@ impl Run {
             Some(data) => completed(self.config.clone(), data, self.n_devices())?,
             None => ranks.first_then_others("preparing the data", || self.data(resume, &self.dir))?,
         };
-        self.options.notes.extend(self.trained_validation());
         let weights = match &self.options.from {
             Some(from) => {
                 let vocabulary = self.options.new_vocabulary.then_some(&data.vocabulary);
@@ -274,6 +273,7 @@ impl Run {
     /// newest sound checkpoint.
     fn data(&self, resume: bool, dir: &Path) -> Result<(Config, RunData)> {
         self.refuse_other_rows(resume)?;
+        self.trained_validation().iter().for_each(|warning| self.note(warning));
         let mut config = self.config.clone();
         if let Some(from) = &self.options.from
             && take_classes(&mut config, &from.config, dir)?
