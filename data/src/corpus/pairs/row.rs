@@ -103,7 +103,7 @@ pub(super) fn utf8(line: &[u8]) -> Result<&str, RowProblem> {
     std::str::from_utf8(line).map_err(|e| {
         let at = e.valid_up_to();
         RowProblem::Malformed(format!(
-            "byte {} of the line is 0x{:02x}, not valid UTF-8: convert the file, for example with `iconv -f latin1 -t utf-8`",
+            "byte {} of the line is 0x{:02x}, not valid UTF-8: convert the file, for example with `iconv -f cp1252 -t utf-8`",
             at + 1,
             line[at]
         ))
