@@ -58,6 +58,21 @@ pub(super) fn numbers_decide(path: &Path, config: &CorpusConfig) -> String {
     )
 }
 
+/// Says which columns hold the texts below a header whose names nobody has set.
+pub(super) fn counted(path: &Path, names: &[&str], config: &CorpusConfig) -> String {
+    let [source, target] = [config.source_column, config.target_column];
+    let column = |at: usize| format!("column {at} ({})", names.get(at).map_or(String::new(), |name| quoted(&[*name])));
+    format!(
+        "first row of {} lacks the columns \"{}\" and \"{}\", or one of them: {} is the source and {} the target, counted from 0 \
+         (data.corpus.source_column, data.corpus.target_column)",
+        path.display(),
+        config.source_field,
+        config.target_field,
+        column(source),
+        column(target)
+    )
+}
+
 /// Says that the configuration makes names of a row that is probably a pair.
 pub(super) fn taken_as_header(path: &Path, names: &[&str]) -> String {
     format!(
