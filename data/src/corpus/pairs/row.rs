@@ -7,7 +7,7 @@ use super::CorpusConfig;
 use super::header::Columns;
 use crate::corpus::filter::RowFilter;
 use crate::corpus::json::JsonFields;
-use crate::formats::{RowProblem, Wanted, Width};
+use crate::formats::{OPEN_QUOTE, RowProblem, Wanted, Width};
 
 /// The two texts of a row, borrowed from its line where it has no JSON escapes.
 #[derive(Debug, PartialEq)]
@@ -71,7 +71,11 @@ impl RowParser {
             return Err(RowProblem::Empty);
         }
         let column = |number: usize| {
-            let no_column = || RowProblem::no_column(number, line.split('\t').count(), "tab-separated columns");
+            let n_columns = line.split('\t').count();
+            let no_column = || match line.matches('"').count() % 2 {
+                0 => RowProblem::no_column(number, n_columns, "tab-separated columns"),
+                _ => RowProblem::no_column(number, n_columns, &format!("tab-separated columns and {OPEN_QUOTE}")),
+            };
             line.split('\t').nth(number).ok_or_else(no_column)
         };
         let (source, target) = (column(columns.source)?, column(columns.target)?);
