@@ -5,6 +5,7 @@ use std::path::Path;
 use super::super::{CorpusConfig, Header};
 use super::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header};
 use super::texts_of;
+use crate::corpus::fields::{ANSWERS, names_behind, with_text_behind};
 use crate::error::Error;
 
 /// Characters of a cell that a message shows.
@@ -126,6 +127,12 @@ pub(super) fn quoted(names: &[&str]) -> String {
 /// Returns the flags that name the two fields with the texts, as far as `names` tell which these are.
 pub(in crate::corpus::pairs) fn field_flags(names: &[&str]) -> String {
     let [source, target] = texts_of(names).map(|at| at.map_or("NAME", |at| names[at]));
+    let answered = ANSWERS.into_iter().find(|pair| pair.iter().all(|name| names.contains(name)));
+    let behind = answered.and_then(|[question, _]| names_behind(question).iter().find(|name| names.contains(name)));
+    if let (Some([question, answer]), Some(name)) = (answered, behind) {
+        let source = flag("data.corpus.source_field", &with_text_behind(question, name));
+        return format!("{source} {}", flag("data.corpus.target_field", answer));
+    }
     format!("{} {}", flag("data.corpus.source_field", source), flag("data.corpus.target_field", target))
 }
 
