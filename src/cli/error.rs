@@ -43,7 +43,7 @@ impl fmt::Display for NotUtf8 {
             return f.write_str("; it seems to be UTF-16: convert the input first, with iconv -f utf-16 -t utf-8");
         }
         f.write_str(
-            "; convert the input first, for example with iconv -f latin1 -t utf-8; if its other lines are UTF-8, correct these, or leave \
+            "; convert the input first, for example with iconv -f cp1252 -t utf-8; if its other lines are UTF-8, correct these, or leave \
              out their wrong bytes with iconv -c -f utf-8 -t utf-8",
         )
     }

@@ -126,7 +126,7 @@ fn lines_that_are_not_utf8_are_named_together() {
         3,
         &[
             "line 2 of stdin is not UTF-8 (at its byte 4); further lines that are not: 4;",
-            "iconv -f latin1",
+            "iconv -f cp1252",
             "iconv -c",
         ],
     );

@@ -64,6 +64,35 @@ const ABOUT: [&str; 19] = [
     "filename",
 ];
 
+/// Fields of a question and its answer in one row. The first that a row has count.
+pub(super) const ANSWERS: [[&str; 2]; 11] = [
+    ["prompt", "completion"],
+    ["instruction", "output"],
+    ["instruction", "response"],
+    ["instruction", "answer"],
+    ["question", "answer"],
+    ["question", "response"],
+    ["prompt", "response"],
+    ["prompt", "answer"],
+    ["query", "response"],
+    ["query", "answer"],
+    ["input", "output"],
+];
+
+/// Returns the names of texts that belong to a question.
+pub(super) fn names_behind(question: &str) -> &'static [&'static str] {
+    match question {
+        "instruction" => &["input", "context"],
+        "question" => &["context"],
+        _ => &[],
+    }
+}
+
+/// Returns the template of a question with the text that belongs to it, which rows may lack.
+pub(super) fn with_text_behind(question: &str, name: &str) -> String {
+    format!("{{{{ {question} }}}}{{% if {name} %}}\\n{{{{ {name} }}}}{{% endif %}}")
+}
+
 /// Whether fields of this name usually hold a class.
 pub(super) fn is_label(name: &str) -> bool {
     LABELS.contains(&name.to_lowercase().as_str())

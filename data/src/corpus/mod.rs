@@ -17,6 +17,7 @@ mod origins;
 mod pairs;
 mod path;
 mod report;
+mod share;
 mod size;
 mod template;
 mod text;

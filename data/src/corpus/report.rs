@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use self::reasons::Reasons;
 use super::filter::repeated;
 use super::origins::place;
+use super::template::is_of_template;
 use super::unknown::Unknown;
 use crate::error::{Error, Result};
 use crate::formats::RowProblem;
@@ -248,7 +249,11 @@ impl RowReport {
 
         // Rounded up to a fraction that is easy to read.
         let enough = (share * 100.0).ceil() / 100.0;
-        let tolerate = match self.kept > 0 && share <= MOST_TO_LEAVE_OUT {
+        let is_misread = self
+            .shown
+            .iter()
+            .any(|BadRow { problem, .. }| is_of_template(problem) || RowProblem::is_of_format(problem));
+        let tolerate = match self.kept > 0 && share <= MOST_TO_LEAVE_OUT && !is_misread {
             true => format!(", or leave them out: --set {key}={enough}"),
             false => String::new(),
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use minijinja::{Environment, UndefinedBehavior};
+use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 
 use super::path::value_at;
@@ -14,6 +14,8 @@ use crate::formats::RowProblem;
 const FUEL: [u64; 2] = [20_000, 1];
 /// The name that the template has in its environment.
 const NAME: &str = "row";
+/// The problems of rows that a template cannot write begin so.
+const PROBLEM: &str = "template ";
 
 /// Returns what is wrong with the template that `key` is set to, if it is one.
 pub(super) fn template_problem(key: &str, name: &str) -> Option<String> {
@@ -47,7 +49,8 @@ impl RowTemplate {
     pub(super) fn of(name: &str) -> Option<Self> {
         let kind = if name.contains("{{") || name.contains("{%") {
             let mut environment = Environment::new();
-            environment.set_undefined_behavior(UndefinedBehavior::Strict);
+            // Rows may lack a field that `if` asks for.
+            environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
             environment.set_recursion_limit(100);
             match environment.add_template_owned(NAME, with_line_breaks(name)) {
                 Ok(()) => Kind::Jinja(Arc::new(environment)),
@@ -85,7 +88,7 @@ impl RowTemplate {
 
     /// Writes the text of a row that had `n_bytes`.
     pub(super) fn render(&self, row: &Map<String, Value>, n_bytes: usize) -> Result<String, RowProblem> {
-        let malformed = |found: String| RowProblem::Malformed(format!("template \"{}\": {found}", self.source));
+        let malformed = |found: String| RowProblem::Malformed(format!("{PROBLEM}\"{}\": {found}", self.source));
         match &self.kind {
             Kind::Broken(found) => Err(malformed(found.clone())),
             Kind::Fields(pieces) => {
@@ -99,9 +102,29 @@ impl RowTemplate {
                 let mut environment = Environment::clone(environment);
                 environment.set_fuel(Some(FUEL[0] + FUEL[1] * n_bytes as u64));
                 let template = environment.get_template(NAME).expect("added above");
-                template.render(of_object(row)).map_err(|error| malformed(error.to_string()))
+                template.render(of_object(row)).map_err(|error| malformed(said(&error)))
             }
         }
+    }
+}
+
+/// Whether a template is what a row has a `problem` with: another template reads the row.
+pub(super) fn is_of_template(problem: &str) -> bool {
+    problem.starts_with(PROBLEM)
+}
+
+/// Says how a template has a field that rows may lack.
+fn if_there(name: &str) -> String {
+    format!("for fields that rows may lack: {{% if {name} %}}{{{{ {name} }}}}{{% endif %}}")
+}
+
+/// Says why a row could not be rendered. For a field that the row lacks, it says how a template allows for it.
+fn said(error: &minijinja::Error) -> String {
+    match error.kind() {
+        ErrorKind::UndefinedError => {
+            format!("{error}: the row lacks a field; {}", if_there("NAME"))
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -116,7 +139,7 @@ impl Piece {
         };
         let value = value_at(row, name).ok_or_else(|| {
             let names: Vec<_> = row.keys().take(8).map(|name| format!("\"{name}\"")).collect();
-            format!("no field \"{name}\": the row has {}", names.join(", "))
+            format!("no field \"{name}\": the row has {}; {}", names.join(", "), if_there(name))
         })?;
         write_value(text, value).map_err(|found| format!("field \"{name}\" is {found}"))
     }
@@ -215,6 +238,8 @@ mod tests {
             Ok("Add.\n|1 2.5 x|1|true")
         );
         assert_eq!(render("{{ instruction }}{% if input %}\n{{ input }}{% endif %}", row).as_deref(), Ok("Add."));
+        let optional = "{{ a }}{% if b %} {{ b }}{% endif %}{% if c.d %} {{ c.d }}{% endif %}";
+        assert_eq!(render(optional, r#"{"a": "x", "c": {}}"#).as_deref(), Ok("x"), "fields that the row lacks");
         assert!(RowTemplate::of("translation.en").is_none());
         let fields = |text: &str| RowTemplate::of(text).expect("a template").fields();
         assert_eq!(fields("a {b.c} {d}"), Some(vec!["b.c".into(), "d".into()]));
@@ -228,6 +253,7 @@ mod tests {
             ("{a}", r#"{"a": {}}"#, "field \"a\" is an object"),
             ("{a}", r#"{"a": [[1]]}"#, "field \"a\" is a list of lists or objects"),
             ("{{ a.b.c }}", "{}", "undefined value"),
+            ("{{ a }}", "{}", "for fields that rows may lack: {% if NAME %}{{ NAME }}{% endif %}"),
             ("{% for x in range(100000) %}{{ x }}{% endfor %}", "{}", "template \"{%"),
             ("{% if %}", "{}", "is not valid Jinja"),
             ("{}", "{}", "write {name}"),

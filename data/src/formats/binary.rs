@@ -59,10 +59,12 @@ fn not_text(start: &[u8]) -> Option<String> {
     // A single NUL can be a slip of a text; binary files are full of them.
     let format = format.or_else(|| (100 * n_nul > start.len()).then_some("a binary file"))?;
     let ending = [(TABLES[0], ".parquet"), (TABLES[1], ".arrow")].into_iter().find(|(table, _)| *table == format);
+    // Spreadsheets are such documents.
+    let to_save = if format.ends_with("office document") { "save a spreadsheet as CSV in UTF-8, or " } else { "" };
     Some(match ending {
         Some((_, ending)) => format!("looks like {format}, not like text: end its name in {ending}, or leave it out"),
         None => format!(
-            "looks like {format}, not like text: leave it out of the named files, or move it out of the named folder"
+            "looks like {format}, not like text: {to_save}leave it out of the named files, or move it out of the named folder"
         ),
     })
 }
@@ -93,7 +95,10 @@ mod tests {
         for (start, wanted) in [
             (png, "looks like a PNG image, not like text: leave it out"),
             (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "looks like a PDF document"),
-            (b"PK\x03\x04\x14\0\x06\0", "looks like a ZIP archive or an office document"),
+            (
+                b"PK\x03\x04\x14\0\x06\0",
+                "looks like a ZIP archive or an office document, not like text: save a spreadsheet as CSV in UTF-8, or leave it out",
+            ),
             (b"PAR1\x15\x04\x15\0", "looks like a Parquet table, not like text: end its name in .parquet"),
             (b"\x01\x02\0\0\0\x05\0\0\0", "looks like a binary file"),
             (weights.as_slice(), "looks like a file of weights (safetensors), not like text: leave it out"),

@@ -118,7 +118,7 @@ impl Sentences {
     /// before it.
     fn columns(&self, is_first: bool) -> std::result::Result<Option<Vec<String>>, String> {
         let line = std::str::from_utf8(&self.line)
-            .map_err(|_| "it is not valid UTF-8: convert the file, for example with `iconv -f latin1 -t utf-8`")?;
+            .map_err(|_| "it is not valid UTF-8: convert the file, for example with `iconv -f cp1252 -t utf-8`")?;
         let columns = columns_of(line);
         // CoNLL-U adds lines for words that are written together (`1-2`) and for words that are not written (`1.1`).
         let is_added = self.word > 0 && columns.first().is_some_and(|number| number.contains(['-', '.']));

@@ -49,7 +49,7 @@ pub use delimiter::delimiter_of;
 pub use entries::{Split, find_files};
 pub(crate) use json::{is_json_lines, json_lines_at};
 pub(crate) use line_reader::LineReader;
-pub(crate) use problem::RowProblem;
+pub(crate) use problem::{OPEN_QUOTE, RowProblem};
 pub(crate) use table::Width;
 
 use crate::error::Result;

@@ -26,6 +26,9 @@ pub(crate) enum RowProblem {
     },
 }
 
+/// Part of the problem of a row that breaks inside of quotes.
+pub(crate) const OPEN_QUOTE: &str = "an open quote";
+
 impl RowProblem {
     /// Returns how many rows it costs: each line that an open quote takes in was meant as one.
     pub(crate) fn n_rows(&self) -> u64 {
@@ -33,6 +36,11 @@ impl RowProblem {
             Self::Unclosed(_, n_lines) => (*n_lines).max(1),
             _ => 1,
         }
+    }
+
+    /// Whether a row with this `problem` would be read with other settings: with other columns, or as another format.
+    pub(crate) fn is_of_format(problem: &str) -> bool {
+        problem.contains(OPEN_QUOTE)
     }
 
     pub(crate) fn no_column(number: usize, n_columns: usize, kind: &str) -> Self {

@@ -121,7 +121,7 @@ impl Records for TableRecords {
         for ((name, is_list), cell) in self.names.iter().zip(&self.is_list).zip(row.cells) {
             let Ok(text) = std::str::from_utf8(cell) else {
                 let found = format!(
-                    "column \"{name}\" is not valid UTF-8: convert the file, for example with `iconv -f latin1 -t utf-8`"
+                    "column \"{name}\" is not valid UTF-8: convert the file, for example with `iconv -f cp1252 -t utf-8`"
                 );
                 place.problem.get_or_insert(RowProblem::Malformed(found));
                 continue;
@@ -231,5 +231,7 @@ mod tests {
         let found = read("a.csv", b"text,label\ncaf\xe9,x\n\"open,y\n".as_slice(), &wanted).expect("rows");
         let problem = |at: usize| found[at].1.problem.as_ref().map(ToString::to_string).unwrap_or_default();
         assert!(problem(0).starts_with("column \"text\" is not valid UTF-8"), "{found:?}");
+        // In latin1, the bytes 0x80 to 0x9f are control characters, where Windows has quotes and dashes.
+        assert!(problem(0).contains("iconv -f cp1252 -t utf-8"), "{found:?}");
     }
 }

@@ -15,6 +15,7 @@
 //! | texts | one text | lm or mlm |
 //! | messages in rows of their own, of parts or in a string | `foreign.rs` | nothing: the message says how to make messages of them |
 
+mod as_pairs;
 #[cfg(test)]
 mod class_tests;
 mod classes;
@@ -25,6 +26,7 @@ mod recognize;
 mod second_text;
 #[cfg(test)]
 mod tests;
+mod wrapped;
 
 use std::path::{Path, PathBuf};
 
@@ -33,10 +35,12 @@ use serde_json::{Map, Value};
 use self::classes::{LabelList, advice_for_spans, has, has_one_label, of_classes, other_classes};
 use self::foreign::{Foreign, foreign};
 use self::recognize::{is_rated, names_in, recognize, tagged, two_texts};
+use super::fields::ANSWERS;
 use super::json::{FirstRows, first_rows};
 use super::labelled::LabelConfig;
 use super::pairs::{CorpusConfig, CorpusFormat, OR_REVERSED, flag, says_direction};
-use super::text::{ANSWERS, Conversation, Preference, Rating, Task, TextConfig, TextFormat, files_below};
+use super::share;
+use super::text::{Conversation, Preference, Rating, Task, TextConfig, TextFormat, files_below};
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, is_json_lines};
 
@@ -115,6 +119,10 @@ impl RowReader<'_> {
         if let Some(orientation) = pandas::orientation(&rows) {
             return bad(pandas::advice(&file.display().to_string(), orientation));
         }
+        let wrapped = wrapped::list_in(file, format, &rows);
+        if let Some(list) = wrapped.as_ref().filter(|list| list.is_certain) {
+            return bad(list.advice(file));
+        }
         if rows.is_empty() && has_list {
             return bad(format!(
                 "{}: its rows are lists of values without names, and objects are wanted, such as {{\"text\": \"...\"}}; pandas writes \
@@ -141,7 +149,11 @@ impl RowReader<'_> {
             let is_array = !is_json_lines(file)?;
             return bad(joined::advice(&file.display().to_string(), is_array, &rows, &fields));
         }
-        let Some(layout) = self.layout(&rows, &order, format).map(|layout| self.turned(layout, &rows)) else {
+        let layout = self.layout(&rows, &order, format);
+        if let Some(list) = wrapped.filter(|_| wrapped::has_most_text(&rows, layout.as_ref())) {
+            return bad(list.advice(file));
+        }
+        let Some(layout) = layout.map(|layout| self.turned(layout, &rows)) else {
             return self.check_second_text((&rows, &order), files);
         };
         let keeps_task = self.text.format == TextFormat::Chat || !self.other_tasks.contains(&Task::Translation);
@@ -192,17 +204,20 @@ impl RowReader<'_> {
 
         let or_reversed = if self.knows_direction(layout) { "" } else { OR_REVERSED };
         let or_pairs = as_pairs.map(|flags| format!("\nto translate with them, read them as pairs with {flags}"));
-        let of_list = match layout {
+        let more = match layout {
             Layout::LabelLists { .. } => {
                 "\nthat reads the first label of each list: several labels of one text are not supported".to_owned()
             }
             Layout::Labelled { label, .. } | Layout::LabelledPairs { label, .. } if task == Task::Classification => {
                 other_classes(rows, label, self.labels)
             }
+            Layout::Texts { field: text } | Layout::Labelled { text, .. } if matches!(task, Task::Lm | Task::Mlm) => {
+                share::note(rows, text).map_or(String::new(), |note| format!("\n{note}"))
+            }
             _ => String::new(),
         };
         Err(Error::BadRows(format!(
-            "{rows_are}: read them as such with {}{or_reversed}{}{of_list}",
+            "{rows_are}: read them as such with {}{or_reversed}{}{more}",
             flags.join(" "),
             or_pairs.unwrap_or_default()
         )))
@@ -267,25 +282,6 @@ impl RowReader<'_> {
         }
         let is_set = self.corpus.source_field == *source || self.corpus.target_field == *target;
         is_set || says_direction(source, target)
-    }
-
-    /// Returns the settings that this reader lacks to translate questions into answers.
-    fn flags_of_pairs(&self, layout: &Layout, rows: &[Map<String, Value>]) -> Option<String> {
-        let Layout::Answers { question, answer } = layout else { return None };
-        let are_texts = |row: &Map<String, Value>| {
-            [question, answer].into_iter().all(|name| row.get(name).is_some_and(Value::is_string))
-        };
-        let lacks = (self.task == Task::Translation && rows.iter().all(are_texts))
-            .then(|| self.pair_flags(question, answer).join(" "));
-        lacks.filter(|flags| !flags.is_empty())
-    }
-
-    /// Returns the settings that this reader lacks to read pairs with these fields.
-    fn pair_flags(&self, source: &str, target: &str) -> Vec<String> {
-        let of_source = ("data.corpus.source_field", &self.corpus.source_field, source);
-        let of_target = ("data.corpus.target_field", &self.corpus.target_field, target);
-        let others = [of_source, of_target].into_iter().filter(|(_, now, wanted)| now.as_str() != *wanted);
-        others.map(|(key, _, wanted)| flag(key, wanted)).collect()
     }
 
     /// Whether the row has what this reader looks for.

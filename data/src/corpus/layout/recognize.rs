@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::Layout;
-use crate::corpus::fields::{Strings, is_about, is_label, is_text};
+use crate::corpus::fields::{ANSWERS, Strings, is_about, is_label, is_text};
 use crate::corpus::pairs::{says_direction, texts_of};
 use crate::corpus::path::value_at;
-use crate::corpus::text::{ANSWERS, Rating};
+use crate::corpus::text::Rating;
 
 /// Rows from which a field whose values recur is a class.
 const ENOUGH_ROWS: usize = 8;

@@ -50,6 +50,46 @@ fn questions_and_answers_can_be_translated() {
 }
 
 #[test]
+fn the_input_of_an_instruction_is_part_of_the_source() {
+    let rows = "{\"instruction\": \"Add.\", \"input\": \"1 2\", \"output\": \"3\"}\n{\"instruction\": \"Hi\", \"output\": \"b\"}\n";
+    let flags = "--set 'data.corpus.source_field={{ instruction }}{% if input %}\\n{{ input }}{% endif %}' --set \
+                 data.corpus.target_field=output";
+    let message = refusal("a.jsonl", rows, Task::Translation, DEFAULT);
+    assert!(message.ends_with(flags), "{message}");
+    let empty = rows.replace("1 2", "");
+    let message = refusal("a.jsonl", &empty, Task::Translation, DEFAULT);
+    assert!(message.contains("source_field=instruction --set"), "no row has such a text: {message}");
+    let table = crate::corpus::pairs::PairCorpus::open;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a.csv");
+    std::fs::write(&file, "instruction,input,output\nAdd.,1 2,3\nHi,,b\n").expect("writable");
+    let asked = table(std::slice::from_ref(&file), &CorpusConfig::default()).expect_err("asked").to_string();
+    assert!(asked.contains(flags), "{asked}");
+}
+
+#[test]
+fn an_object_around_a_list_of_rows_is_named_with_the_way_to_rows() {
+    let rows = r#"{"title": "a b c", "post": "a text of some words"}, {"title": "d e f", "post": "one more text"}"#;
+    let line = format!("{{\"forum\": \"pets\", \"of\": {{\"all threads\": [{rows}]}}, \"total\": 2}}");
+    let pretty = line.replace(": ", ":\n  ").replace("}, {", "},\n{");
+    for text in [line.as_str(), &pretty] {
+        for task in [Task::Lm, Task::Classification, Task::Translation] {
+            let message = refusal("a.json", text, task, DEFAULT);
+            let wanted = "it is one object, whose field \"of.all threads\" is a list of 2 objects";
+            assert!(message.contains(wanted) && !message.contains("forum"), "{message}");
+            assert!(
+                message.contains("jq -c '.of[\"all threads\"][]' ") && message.ends_with("> rows.jsonl"),
+                "{message}"
+            );
+        }
+    }
+    let chat = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
+    let message = refusal("a.json", chat, Task::Lm, DEFAULT);
+    assert!(message.contains("its rows are conversations"), "{message}");
+    assert_eq!(refusal("a.json", r#"{"text": "a b", "list": [{}, {}]}"#, Task::Lm, DEFAULT), "");
+}
+
+#[test]
 fn two_texts_with_other_names_are_questions_where_conversations_are_asked_for() {
     let chat = [DEFAULT[0], ["chat", "text"]];
     for (row, wanted) in [

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use self::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header, may_be_names};
 pub(crate) use self::messages::flag;
-use self::messages::{ask, if_header, lacks_a_column, numbers_decide, quoted, taken_as_header, two_choices};
+use self::messages::{ask, counted, if_header, lacks_a_column, numbers_decide, quoted, taken_as_header, two_choices};
 pub(super) use self::messages::{field_flags, with_other_headers};
 use self::role::Role;
 use super::{CorpusConfig, Header};
@@ -109,9 +109,18 @@ impl Columns {
             }
             [Some(source), Some(target)] => with([source, target], Vec::new()),
             _ if config.header == Header::Yes && numbers_are_set => with(numbers, vec![numbers_decide(path, config)]),
+            // Columns 0 and 1 may be set or not: the configuration does not tell. Names that say otherwise are asked about.
+            _ if config.header == Header::Yes && !names_are_set && agrees(names) => {
+                with(numbers, vec![counted(path, names, config)])
+            }
             _ => Err(lacks_a_column(path, names, others, config, found)),
         }
     }
+}
+
+/// Whether the names of the columns allow that the first two hold the texts.
+fn agrees(names: &[&str]) -> bool {
+    names.len() >= 2 && texts_of(names).into_iter().flatten().all(|at| at < 2)
 }
 
 /// Whether the configuration counts columns other than the default ones.

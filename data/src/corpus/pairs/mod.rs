@@ -3,6 +3,7 @@
 mod block;
 mod config;
 mod header;
+mod remedy;
 mod row;
 mod table;
 
@@ -15,9 +16,8 @@ pub(crate) use row::{Pair, RowParser, length_problem};
 pub use table::Table;
 pub(super) use table::check_delimiter;
 
+use super::RowReport;
 use super::origins::{Origins, names};
-use super::path::value_at;
-use super::{RowReport, json};
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, LineReader, Split, find_files};
 
@@ -88,6 +88,7 @@ impl CorpusInput {
             (CorpusFormat::Parallel, Some((source, target))) => {
                 check_file(&source)?;
                 check_file(&target)?;
+                check_two_files(entry, [&source, &target])?;
                 Ok(Self::Parallel(source, target))
             }
             (CorpusFormat::Parallel, None) => Err(Error::corpus(
@@ -112,6 +113,18 @@ fn check_file(file: &Path) -> Result<()> {
         return Ok(());
     }
     Err(Error::corpus(file, "is not a regular file: name text files, and for a folder the files in it"))
+}
+
+/// Refuses a file that is its own translation.
+fn check_two_files(entry: &Path, files: [&Path; 2]) -> Result<()> {
+    let [source, target] = files.map(|file| file.canonicalize().ok());
+    if source.is_none() || source != target {
+        return Ok(());
+    }
+    Err(Error::corpus(
+        entry,
+        "the source and the target are the same file: name the file with the translations behind the comma",
+    ))
 }
 
 /// Returns the format of a file that is read as records: any but JSON Lines and tables, and tables whose columns go into templates.
@@ -186,7 +199,7 @@ impl PairCorpus {
     pub fn notes(&self) -> Vec<String> {
         let keys = header::keys_of_columns(&self.config);
         let of_input = |input: &CorpusInput| match (input, keys) {
-            (CorpusInput::Table(table), _) => table.notes.clone(),
+            (CorpusInput::Table(table), _) => table.notes(),
             (CorpusInput::Parallel(source, target), Some(keys)) => {
                 let (source, target) = (source.display(), target.display());
                 vec![format!(
@@ -259,51 +272,10 @@ impl PairCorpus {
                 report.longest
             )
         } else {
-            match (self.flags_for_narrow_table(), self.names_of_first_row()) {
-                (Some(flags), _) => flags,
-                (None, Some(fields)) => {
-                    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
-                    let or_reversed = match texts_of(&fields) {
-                        [Some(source), Some(target)] if !says_direction(fields[source], fields[target]) => OR_REVERSED,
-                        _ => "",
-                    };
-                    format!("name the fields of the rows: {}{or_reversed}", header::field_flags(&fields))
-                }
-                (None, None) => "correct them, or set data.corpus.format if it is not the right one".into(),
-            }
+            self.remedy(report)
         };
 
         report.check(self.config.max_bad_rows, &name, &remedy, "data.corpus.max_bad_rows")
-    }
-
-    /// Returns the flags for a table whose first row lacks a column that the numbers of the configuration mean.
-    fn flags_for_narrow_table(&self) -> Option<String> {
-        let lacks_one = |table: &&Table| table.columns.source.max(table.columns.target) >= table.n_columns;
-        let tables = self.inputs.iter().filter_map(|input| match input {
-            CorpusInput::Table(table) => Some(table),
-            _ => None,
-        });
-        let Table { path, n_columns, .. } = tables.filter(lacks_one).find(|table| table.n_columns > 1)?;
-        Some(format!(
-            "{} has {n_columns} columns: count those with the texts from 0, for example --set data.corpus.source_column={} --set \
-             data.corpus.target_column={}",
-            path.display(),
-            n_columns - 2,
-            n_columns - 1
-        ))
-    }
-
-    /// Returns the names of the fields in the first JSON row, unless it has the wanted ones.
-    fn names_of_first_row(&self) -> Option<Vec<String>> {
-        let (path, format) = self.inputs.iter().find_map(|input| match input {
-            CorpusInput::Jsonl(path) => Some((path, FileFormat::JSON)),
-            CorpusInput::Records(path, format) => Some((path, *format)),
-            _ => None,
-        })?;
-        let names: Vec<String> = json::fields_of_first_row(path, format)?.into_iter().map(|field| field.name).collect();
-        let row = json::first_rows(path, format).rows.into_iter().next()?;
-        let has = |field: &String| field.contains('{') || value_at(&row, field).is_some();
-        (!has(&self.config.source_field) || !has(&self.config.target_field)).then_some(names)
     }
 }
 

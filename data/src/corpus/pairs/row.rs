@@ -7,7 +7,7 @@ use super::CorpusConfig;
 use super::header::Columns;
 use crate::corpus::filter::RowFilter;
 use crate::corpus::json::JsonFields;
-use crate::formats::{RowProblem, Wanted, Width};
+use crate::formats::{OPEN_QUOTE, RowProblem, Wanted, Width};
 
 /// The two texts of a row, borrowed from its line where it has no JSON escapes.
 #[derive(Debug, PartialEq)]
@@ -71,7 +71,11 @@ impl RowParser {
             return Err(RowProblem::Empty);
         }
         let column = |number: usize| {
-            let no_column = || RowProblem::no_column(number, line.split('\t').count(), "tab-separated columns");
+            let n_columns = line.split('\t').count();
+            let no_column = || match line.matches('"').count() % 2 {
+                0 => RowProblem::no_column(number, n_columns, "tab-separated columns"),
+                _ => RowProblem::no_column(number, n_columns, &format!("tab-separated columns and {OPEN_QUOTE}")),
+            };
             line.split('\t').nth(number).ok_or_else(no_column)
         };
         let (source, target) = (column(columns.source)?, column(columns.target)?);
@@ -103,7 +107,7 @@ pub(super) fn utf8(line: &[u8]) -> Result<&str, RowProblem> {
     std::str::from_utf8(line).map_err(|e| {
         let at = e.valid_up_to();
         RowProblem::Malformed(format!(
-            "byte {} of the line is 0x{:02x}, not valid UTF-8: convert the file, for example with `iconv -f latin1 -t utf-8`",
+            "byte {} of the line is 0x{:02x}, not valid UTF-8: convert the file, for example with `iconv -f cp1252 -t utf-8`",
             at + 1,
             line[at]
         ))

@@ -16,8 +16,10 @@ pub struct Table {
     pub(super) n_columns: usize,
     /// CSV: what separates columns. `None` for TSV.
     pub(crate) delimiter: Option<u8>,
+    /// Whether cells of a TSV file seem to be in quotes, which stay text.
+    pub(super) is_quoted: bool,
     /// What the user should know about how the columns were found.
-    pub(super) notes: Vec<String>,
+    notes: Vec<String>,
 }
 
 impl Table {
@@ -26,7 +28,20 @@ impl Table {
         let (delimiter, rows) = first_rows(path, format)?;
         check_delimiter(path, &rows)?;
         let Found { columns, notes } = Columns::find(path, &rows, config)?;
-        Ok(Self { path: path.into(), columns, n_columns: rows.first().map_or(0, Vec::len), delimiter, notes })
+        let (n_columns, is_quoted) = (rows.first().map_or(0, Vec::len), delimiter.is_none() && are_quoted(&rows));
+        Ok(Self { path: path.into(), columns, n_columns, delimiter, is_quoted, notes })
+    }
+
+    /// Returns what the user should know about how the file is read.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let of_quotes = self.is_quoted.then(|| {
+            format!(
+                "cells of {} are in quotes, which stay text, as TSV has no quoting; to read them without: --set \
+                 data.corpus.format=csv",
+                self.path.display()
+            )
+        });
+        self.notes.iter().cloned().chain(of_quotes).collect()
     }
 
     /// Adds to an `error` about the table at `path` how it is read together with one of `entries` that has other names.
@@ -88,6 +103,22 @@ pub(in crate::corpus) fn check_delimiter(path: &Path, rows: &[Vec<String>]) -> R
             path.display()
         ),
     ))
+}
+
+/// Whether a program has probably quoted cells between tabs: some have doubled quotes inside or are not closed in their line, or all
+/// cells of most rows are in quotes.
+fn are_quoted(rows: &[Vec<String>]) -> bool {
+    let is_in_quotes = |cell: &String| cell.len() > 1 && cell.starts_with('"') && cell.trim_end().ends_with('"');
+    let is_escaped = |cell: &String| {
+        let inside = cell.trim_end().strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_default();
+        inside.contains("\"\"") && !inside.replace("\"\"", "").contains('"')
+    };
+    let is_open =
+        |row: &Vec<String>| row.last().is_some_and(|cell| cell.starts_with('"') && cell.matches('"').count() % 2 == 1);
+    // A line that is not closed is followed by one that closes it, with too few columns.
+    let is_broken = rows.windows(2).any(|two| is_open(&two[0]) && two[1].len() < rows[0].len());
+    let n_quoted = rows.iter().filter(|row| row.iter().all(is_in_quotes)).count();
+    is_broken || rows.iter().flatten().any(is_escaped) || 2 * n_quoted > rows.len()
 }
 
 /// Returns the delimiter that divides rows of one column evenly, if most rows are of that kind.

@@ -4,21 +4,6 @@ use serde_json::{Map, Value};
 
 use super::message::in_jq;
 
-/// Fields of a question and its answer in one row. The first that a row has count.
-pub(crate) const ANSWERS: [[&str; 2]; 11] = [
-    ["prompt", "completion"],
-    ["instruction", "output"],
-    ["instruction", "response"],
-    ["instruction", "answer"],
-    ["question", "answer"],
-    ["question", "response"],
-    ["prompt", "response"],
-    ["prompt", "answer"],
-    ["query", "response"],
-    ["query", "answer"],
-    ["input", "output"],
-];
-
 /// Words of which the name of a rating has one, each with whether a high or true value means a good answer.
 const RATINGS: [(&str, bool); 51] = [
     ("kto", true),

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::message::{ChatMessage, Role, is_nothing, kind, malformed, message_list, text_or_messages, transcript};
+use crate::corpus::fields::names_behind;
 use crate::formats::RowProblem;
 
 /// Fields with the instructions for a conversation. They become its system message.
@@ -55,11 +56,7 @@ impl<'r> Found<'r> {
 
     /// Returns the text that belongs to the question: Alpaca's `input`, or `context` as Dolly has it.
     fn behind_question(&mut self, question: &str) -> Result<Option<&'r str>, RowProblem> {
-        let names: &[&'static str] = match question {
-            "instruction" => &["input", "context"],
-            "question" => &["context"],
-            _ => &[],
-        };
+        let names = names_behind(question);
         let mut found: Option<(&str, &'r str)> = None;
         for name in names {
             let text = self.row.get(*name).and_then(Value::as_str).filter(|text| !text.trim().is_empty());

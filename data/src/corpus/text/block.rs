@@ -158,7 +158,7 @@ impl TextBlock {
                 if line == part.line { "the line" } else { &*format!("line {line} of the file, in this document,") };
             RowProblem::Malformed(format!(
                 "byte {} of {place} is 0x{:02x} (byte offset {}), not valid UTF-8: convert the file, for example with \
-                 `iconv -f latin1 -t utf-8`",
+                 `iconv -f cp1252 -t utf-8`",
                 at - line_start + 1,
                 bytes[at],
                 part.offset + at as u64

@@ -3,9 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::TextConfig;
-use super::answers::{ANSWERS, Rating};
+use super::answers::Rating;
 use super::around::Found;
 use super::message::{ChatMessage, Role, malformed, text_or_messages};
+use crate::corpus::fields::ANSWERS;
 use crate::formats::RowProblem;
 
 /// Most messages of a conversation. Each answer is found by rendering the messages before it, so that the time for a

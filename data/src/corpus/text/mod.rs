@@ -10,7 +10,9 @@ mod preference;
 
 use std::path::{Path, PathBuf};
 
-pub(super) use answers::{ANSWERS, Rating};
+use serde_json::{Map, Value};
+
+pub(super) use answers::Rating;
 use block::TextBlocks;
 pub(crate) use block::{BlockStart, DocumentPart, TextBlock};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
@@ -23,6 +25,7 @@ use super::RowReport;
 use super::json::{self, JsonFields, NamedField};
 use super::origins::{Origins, names};
 use super::path::value_at;
+use super::share;
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, Split, ending, find_files, is_json_lines, is_plain};
 
@@ -224,7 +227,14 @@ impl TextCorpus {
             return Err(Error::Invalid(format!("the text is empty: {} has no documents", name())));
         }
         let remedy = match self.field_of_first_row() {
-            Some(name) => format!("name the field with the text: --set data.text.field={name}"),
+            Some(name) => {
+                let note = share::note(&self.first_rows(), &name).map_or(String::new(), |note| format!("\n{note}"));
+                format!("name the field with the text: --set data.text.field={name}{note}")
+            }
+            None if self.lacks_field() => match share::flag_of_lists(&self.first_rows()) {
+                Some(flag) => format!("the text is in lists, which a template reads: {flag}"),
+                None => "name the field with the text (data.text.field)".to_owned(),
+            },
             None if report.over_long * 2 > report.bad() => {
                 format!(
                     "the longest has {} tokens: raise data.text.seq_len, at most to model.max_positions, or divide the rows",
@@ -248,6 +258,19 @@ impl TextCorpus {
         let first = |file: &TextFile| Some(json::first_rows(&file.path, file.records?).rows.into_iter().next());
         let row = self.files.iter().find_map(first).flatten();
         row.is_some_and(|row| value_at(&row, path).is_some())
+    }
+
+    /// Returns the first rows of the first file of records.
+    fn first_rows(&self) -> Vec<Map<String, Value>> {
+        let has_field = |file: &&TextFile| matches!(file.format, TextFormat::Jsonl | TextFormat::Records);
+        let rows = |file: &TextFile| Some(json::first_rows(&file.path, file.records?).rows);
+        self.files.iter().find(has_field).and_then(rows).unwrap_or_default()
+    }
+
+    /// Whether there are rows, and the first has no field at the path of the configuration.
+    fn lacks_field(&self) -> bool {
+        let has_path = |row: &Map<String, Value>| value_at(row, &self.config.field).is_some();
+        !self.config.field.contains('{') && self.first_rows().first().is_some_and(|row| !has_path(row))
     }
 
     /// Returns the name of the longest field in the first record, unless it has the wanted one.

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::super::{CorpusConfig, Header};
 use super::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header};
 use super::texts_of;
+use crate::corpus::fields::{ANSWERS, names_behind, with_text_behind};
 use crate::error::Error;
 
 /// Characters of a cell that a message shows.
@@ -55,6 +56,21 @@ pub(super) fn numbers_decide(path: &Path, config: &CorpusConfig) -> String {
         path.display(),
         config.source_field,
         config.target_field
+    )
+}
+
+/// Says which columns hold the texts below a header whose names nobody has set.
+pub(super) fn counted(path: &Path, names: &[&str], config: &CorpusConfig) -> String {
+    let [source, target] = [config.source_column, config.target_column];
+    let column = |at: usize| format!("column {at} ({})", names.get(at).map_or(String::new(), |name| quoted(&[*name])));
+    format!(
+        "first row of {} lacks the columns \"{}\" and \"{}\", or one of them: {} is the source and {} the target, counted from 0 \
+         (data.corpus.source_column, data.corpus.target_column)",
+        path.display(),
+        config.source_field,
+        config.target_field,
+        column(source),
+        column(target)
     )
 }
 
@@ -111,6 +127,12 @@ pub(super) fn quoted(names: &[&str]) -> String {
 /// Returns the flags that name the two fields with the texts, as far as `names` tell which these are.
 pub(in crate::corpus::pairs) fn field_flags(names: &[&str]) -> String {
     let [source, target] = texts_of(names).map(|at| at.map_or("NAME", |at| names[at]));
+    let answered = ANSWERS.into_iter().find(|pair| pair.iter().all(|name| names.contains(name)));
+    let behind = answered.and_then(|[question, _]| names_behind(question).iter().find(|name| names.contains(name)));
+    if let (Some([question, answer]), Some(name)) = (answered, behind) {
+        let source = flag("data.corpus.source_field", &with_text_behind(question, name));
+        return format!("{source} {}", flag("data.corpus.target_field", answer));
+    }
     format!("{} {}", flag("data.corpus.source_field", source), flag("data.corpus.target_field", target))
 }
 

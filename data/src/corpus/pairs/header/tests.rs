@@ -137,11 +137,26 @@ fn the_configuration_decides_if_it_says_yes_or_no() {
     let no = CorpusConfig { header: Header::No, ..CorpusConfig::default() };
     assert_eq!(find(&["src", "trg"], &no).expect("a pair"), columns(0, 1, false));
     let yes = CorpusConfig { header: Header::Yes, ..CorpusConfig::default() };
-    let text = find(&["domanda", "risposta"], &yes).expect_err("no such columns").to_string();
-    assert!(text.starts_with("a.tsv: the header has no column \"src\": it has \"domanda\", \"risposta\""), "{text}");
-    assert!(text.contains("--set data.corpus.source_field=domanda --set data.corpus.target_field=risposta"), "{text}");
+    let text = find(&["id", "english", "german"], &yes).expect_err("no such columns").to_string();
+    assert!(
+        text.starts_with("a.tsv: the header has no column \"src\": it has \"id\", \"english\", \"german\""),
+        "{text}"
+    );
+    assert!(text.contains("--set data.corpus.source_field=english --set data.corpus.target_field=german"), "{text}");
     let numbered = CorpusConfig { source_column: 1, target_column: 0, ..yes };
     assert_eq!(find(&["domanda", "risposta"], &numbered).expect("by number"), columns(1, 0, true));
+}
+
+#[test]
+fn columns_by_number_are_found_below_headers_of_any_names() {
+    // The configuration does not tell whether 0 and 1 are set or the default ones.
+    let yes = CorpusConfig { header: Header::Yes, ..CorpusConfig::default() };
+    for header in [&["IUPAC name", "Formula", "CAS"] as &[&str], &["English", "German"], &["src", "Deutsch"]] {
+        let found = find_in(&[header, &["a", "b", "c"][..header.len()]], &yes).expect("by number");
+        assert_eq!(found.columns, columns(0, 1, true), "{header:?}");
+        let wanted = format!("column 0 (\"{}\") is the source and column 1 (\"{}\") the target", header[0], header[1]);
+        assert!(found.notes.iter().any(|note| note.contains(&wanted)), "{:?}", found.notes);
+    }
 }
 
 /// Rows of a table whose first column is a number.

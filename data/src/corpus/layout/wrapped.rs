@@ -1,0 +1,147 @@
+//! Rows in a list inside of one object, as many programs export them.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::Layout;
+use crate::corpus::share;
+use crate::corpus::text::in_jq;
+use crate::formats::{FileFormat, Wanted, is_json_lines};
+
+/// Larger files are not looked at.
+const MOST_BYTES: usize = 64 << 20;
+
+/// A list of objects in the object that is the whole file.
+pub(super) struct WrappedList {
+    /// The fields that lead to it.
+    path: Vec<String>,
+    n: usize,
+    /// Whether the object cannot be a row, because it has several lines.
+    pub(super) is_certain: bool,
+}
+
+/// Returns the longest list of objects in a file that is one object. `rows` are the first lines that are objects.
+pub(super) fn list_in(file: &Path, format: FileFormat, rows: &[Map<String, Value>]) -> Option<WrappedList> {
+    if format != FileFormat::JSON || rows.len() > 1 || !is_json_lines(file).ok()? {
+        return None;
+    }
+    let (mut lines, mut text, mut n_lines) = (format.open(file, &Wanted::all()).ok()?, Vec::new(), 0);
+    let mut start = 0;
+    while lines.next(&mut text).ok()?.is_some() {
+        n_lines += usize::from(!text[start..].trim_ascii().is_empty());
+        let is_object = text.trim_ascii_start().first().is_none_or(|byte| *byte == b'{');
+        if !is_object || text.len() > MOST_BYTES {
+            return None;
+        }
+        text.push(b'\n');
+        start = text.len();
+    }
+
+    let Shape { lists, .. } = serde_json::from_slice(&text).ok()?;
+    let (path, n) = lists.into_iter().filter(|(path, n)| !path.is_empty() && *n > 1).max_by_key(|(_, n)| *n)?;
+    Some(WrappedList { path, n, is_certain: n_lines > 1 })
+}
+
+/// Whether the list of the only row has most of its text: `layout` is what the row is by itself.
+pub(super) fn has_most_text(rows: &[Map<String, Value>], layout: Option<&Layout>) -> bool {
+    match layout {
+        None => true,
+        Some(Layout::Texts { field: text } | Layout::Labelled { text, .. } | Layout::Pairs { target: text, .. }) => {
+            share::is_small(rows, text)
+        }
+        _ => false,
+    }
+}
+
+impl WrappedList {
+    /// Says what the file is, and how to get a row per line.
+    pub(super) fn advice(&self, file: &Path) -> String {
+        let step = |name: &String| {
+            let step = in_jq(name);
+            step.strip_prefix(".[").map_or(step.clone(), |quoted| format!("[{quoted}"))
+        };
+        let steps: String = self.path.iter().map(step).collect();
+        let dot = if steps.starts_with('[') { "." } else { "" };
+        let file = file.display();
+        format!(
+            "{file}: it is one object, whose field \"{}\" is a list of {} objects, and a row per line is wanted\nto make rows of \
+             them: jq -c '{dot}{steps}[]' {file} > rows.jsonl",
+            self.path.join("."),
+            self.n
+        )
+    }
+}
+
+/// What a value is: whether an object, and the lists of objects in it with their lengths.
+#[derive(Default)]
+struct Shape {
+    is_object: bool,
+    lists: Vec<(Vec<String>, usize)>,
+}
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ShapeVisitor)
+    }
+}
+
+struct ShapeVisitor;
+
+impl<'de> Visitor<'de> for ShapeVisitor {
+    type Value = Shape;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Shape, A::Error> {
+        let mut lists = Vec::new();
+        while let Some((key, inside)) = map.next_entry::<String, Shape>()? {
+            lists.extend(inside.lists.into_iter().map(|(mut path, n)| {
+                path.insert(0, key.clone());
+                (path, n)
+            }));
+        }
+        Ok(Shape { is_object: true, lists })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
+        let mut n = 0;
+        while let Some(Shape { is_object, .. }) = seq.next_element()? {
+            if !is_object {
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                return Ok(Shape::default());
+            }
+            n += 1;
+        }
+        Ok(Shape { is_object: false, lists: vec![(Vec::new(), n)] })
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Shape, E> {
+        Ok(Shape::default())
+    }
+
+    fn visit_unit<E>(self) -> Result<Shape, E> {
+        Ok(Shape::default())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Shape, E> {
+        Ok(Shape::default())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Shape, E> {
+        Ok(Shape::default())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Shape, E> {
+        Ok(Shape::default())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Shape, E> {
+        Ok(Shape::default())
+    }
+}

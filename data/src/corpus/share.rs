@@ -1,0 +1,169 @@
+//! How much of the text of rows a field has, and where the rest is.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::pairs::flag;
+
+/// Words from which a string counts as a text rather than a name.
+const WORDS_OF_TEXT: usize = 3;
+/// Rows from which the same words in all of them are not a text.
+const ENOUGH_ROWS: usize = 8;
+/// Stands in a path for the elements of a list.
+const EACH: &str = "[]";
+
+/// The texts of rows at one path.
+#[derive(Default)]
+struct Texts {
+    n: usize,
+    n_bytes: usize,
+    n_words: usize,
+    first: String,
+    varies: bool,
+}
+
+impl Texts {
+    fn add(&mut self, text: &str) {
+        if self.n == 0 {
+            text.clone_into(&mut self.first);
+        }
+        self.varies |= text != self.first;
+        (self.n, self.n_bytes) = (self.n + 1, self.n_bytes + text.len());
+        self.n_words += text.split_whitespace().count();
+    }
+
+    /// Whether they are texts to learn: not names, and not the same words in all rows.
+    fn are_texts(&self) -> bool {
+        self.n_words >= WORDS_OF_TEXT * self.n && (self.varies || self.n < ENOUGH_ROWS)
+    }
+}
+
+/// The share of a field in the text of rows.
+struct Share {
+    /// Bytes of all texts.
+    all: usize,
+    of_field: usize,
+    /// The path with most of the text.
+    most: Vec<String>,
+}
+
+impl Share {
+    /// Measures the text of `rows` and that in `field`. `None` if there is no text.
+    fn of(rows: &[Map<String, Value>], field: &str) -> Option<Self> {
+        let field: Vec<String> = path_of(field);
+        let mut texts = BTreeMap::new();
+        for (name, value) in rows.iter().flatten() {
+            collect(&mut vec![name.clone()], value, &mut texts);
+        }
+        let of_field = texts.get(&field).map_or(0, |texts| texts.n_bytes);
+        texts.retain(|path, texts| *path == field || texts.are_texts());
+        let all = texts.values().map(|texts| texts.n_bytes).sum();
+        let (most, _) = texts.into_iter().max_by_key(|(_, texts)| texts.n_bytes)?;
+        (all > 0).then_some(Self { all, of_field, most })
+    }
+
+    fn is_small(&self) -> bool {
+        2 * self.of_field < self.all
+    }
+}
+
+fn collect(path: &mut Vec<String>, value: &Value, texts: &mut BTreeMap<Vec<String>, Texts>) {
+    let mut inside = |name: &str, value: &Value| {
+        path.push(name.to_owned());
+        collect(path, value, texts);
+        path.pop();
+    };
+    match value {
+        Value::Object(object) => object.iter().for_each(|(name, value)| inside(name, value)),
+        Value::Array(list) => list.iter().for_each(|value| inside(EACH, value)),
+        Value::String(text) => texts.entry(path.clone()).or_default().add(text),
+        _ => {}
+    }
+}
+
+/// Whether `field` has less than half of the text of `rows`.
+pub(super) fn is_small(rows: &[Map<String, Value>], field: &str) -> bool {
+    Share::of(rows, field).is_some_and(|share| share.is_small())
+}
+
+fn path_of(field: &str) -> Vec<String> {
+    field.split('.').map(str::to_owned).collect()
+}
+
+/// Says how much of the text of `rows` lies outside of `field`, if this is most of it, and how it is read.
+pub(super) fn note(rows: &[Map<String, Value>], field: &str) -> Option<String> {
+    let Share { all, of_field, most } = Share::of(rows, field).filter(Share::is_small)?;
+    let percent = 100 - (100 * of_field).div_ceil(all);
+    let both = template(&most).filter(|_| is_name(&path_of(field)));
+    let to_read = both.map(|template| {
+        let wanted = format!("{{{{ {field} }}}}\\n{template}");
+        format!("; to read this, too: {}", flag("data.text.field", &wanted))
+    });
+    Some(format!(
+        "that leaves out {percent} % of the text in the first rows, most of it in \"{}\"{}",
+        most[0],
+        to_read.unwrap_or_default()
+    ))
+}
+
+/// Returns the flag that reads the lists with most of the text of `rows`; `None` if most of it lies elsewhere.
+pub(super) fn flag_of_lists(rows: &[Map<String, Value>]) -> Option<String> {
+    let Share { most, .. } = Share::of(rows, "")?;
+    most.iter().any(|name| name == EACH).then(|| template(&most))?.map(|template| flag("data.text.field", &template))
+}
+
+/// Whether Jinja can spell the path.
+fn is_name(path: &[String]) -> bool {
+    path.iter().all(|name| {
+        let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+        name == EACH || name.starts_with(is_letter) && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
+    })
+}
+
+/// Returns the Jinja template that writes the texts at a path, each in a line of its own.
+fn template(path: &[String]) -> Option<String> {
+    if !is_name(path) {
+        return None;
+    }
+    let (mut begin, mut end, mut now) = (String::new(), String::new(), String::new());
+    for (number, name) in path.iter().enumerate() {
+        if name == EACH {
+            let element = format!("x{number}");
+            begin += &format!("{{% for {element} in {now} or [] %}}");
+            end += "{% endfor %}";
+            now = element;
+        } else {
+            let dot = if now.is_empty() { "" } else { "." };
+            now = format!("{now}{dot}{name}");
+        }
+    }
+    Some(format!("{begin}{{% if {now} %}}{{{{ {now} }}}}\\n{{% endif %}}{end}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::corpus::template::RowTemplate;
+
+    #[test]
+    fn the_text_that_a_field_leaves_out_is_named_with_a_template_that_reads_it() {
+        let row = r#"{"title": "a title of words", "posts": [{"by": "x", "body": "a long text of many words"}, {"body": "and one more text"}]}"#;
+        let rows: Vec<Map<String, Value>> = vec![serde_json::from_str(row).expect("an object")];
+        let text = note(&rows, "title").expect("most is elsewhere");
+        assert!(
+            text.starts_with("that leaves out 72 % of the text in the first rows, most of it in \"posts\""),
+            "{text}"
+        );
+        let template = text.split_once("data.text.field=").expect("a flag").1.trim_end_matches('\'');
+        let read = RowTemplate::of(template).expect("a template").render(&rows[0], 100).expect("rendered");
+        assert_eq!(read, "a title of words\na long text of many words\nand one more text\n");
+        let lacks = serde_json::from_str(r#"{"title": "t"}"#).expect("an object");
+        assert_eq!(RowTemplate::of(template).expect("a template").render(&lacks, 9).expect("rendered"), "t\n");
+
+        let flag = flag_of_lists(&rows).expect("lists");
+        assert!(flag.starts_with("--set 'data.text.field={% for x1 in posts or [] %}"), "{flag}");
+        let plain = serde_json::from_str(r#"{"text": "a long text of words", "by": ["a b c"]}"#).expect("an object");
+        assert_eq!((note(&[plain], "text"), is_small(&rows, "posts")), (None, true));
+    }
+}
