@@ -49,7 +49,7 @@ struct Share {
 }
 
 impl Share {
-    /// Measures the text of `rows` and that in `field`. `None` if there is no text.
+    /// Measures the text of `rows` and that in `field`. `None` for rows without text.
     fn of(rows: &[Map<String, Value>], field: &str) -> Option<Self> {
         let field: Vec<String> = path_of(field);
         let mut texts = BTreeMap::new();

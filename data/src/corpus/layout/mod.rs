@@ -13,6 +13,7 @@
 //! | labelled texts | a text next to a name that recurs | classification |
 //! | pairs | two texts | translation |
 //! | texts | one text | lm or mlm |
+//! | a list of rows inside of one object | `wrapped.rs` | nothing: the message says how to make rows of it |
 //! | messages in rows of their own, of parts or in a string | `foreign.rs` | nothing: the message says how to make messages of them |
 
 mod as_pairs;

@@ -99,6 +99,7 @@ impl Columns {
         let with = |[source, target]: [usize; 2], notes: Vec<String>| {
             Ok(Found { columns: Self { source, target, header: true }, notes })
         };
+
         match found {
             _ if numbers_are_set && !names_are_set => {
                 let is_doubtful = found.iter().all(Option::is_none) && !can_be_names(names, others);

@@ -226,6 +226,7 @@ impl TextCorpus {
         if report.rows() == 0 {
             return Err(Error::Invalid(format!("the text is empty: {} has no documents", name())));
         }
+
         let remedy = match self.field_of_first_row() {
             Some(name) => {
                 let note = share::note(&self.first_rows(), &name).map_or(String::new(), |note| format!("\n{note}"));

@@ -249,3 +249,28 @@ fn a_path_into_a_list_names_a_field_that_is_there() {
     assert!(!text.contains("data.text.field=") && text.contains("no field \"parts.0\""), "{text}");
     assert!(error(&[rows], &config("part.0")).contains("data.text.field=body"));
 }
+
+#[test]
+fn texts_in_lists_are_named_with_the_template_that_reads_them() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let posts =
+        r#""posts": [{"by": "x", "body": "a long text of many words, and more"}, {"body": "and one more text"}]"#;
+    let row = |title: &str| format!("{{{title}{posts}}}\n").repeat(2);
+    let config = |field: &str| TextConfig { field: field.into(), ..TextConfig::default() };
+    let template = "{% for x1 in posts or [] %}{% if x1.body %}{{ x1.body }}\\n{% endif %}{% endfor %}";
+
+    let titled = file(&dir, "a.jsonl", row("\"title\": \"a title\", "));
+    let refused = error(std::slice::from_ref(&titled), &config("text"));
+    assert!(refused.contains("--set data.text.field=title\nthat leaves out 88 % of the text"), "{refused}");
+    let both = format!("{{{{ title }}}}\\n{template}");
+    assert!(refused.contains(&format!("--set 'data.text.field={both}'")), "{refused}");
+    let (texts, _) = read(&[titled], &config(&both)).expect("the flag reads them");
+    assert_eq!(texts[0], "a title\na long text of many words, and more\nand one more text\n");
+
+    let untitled = file(&dir, "b.jsonl", row(""));
+    let refused = error(std::slice::from_ref(&untitled), &config("text"));
+    assert!(
+        refused.ends_with(&format!("the text is in lists, which a template reads: --set 'data.text.field={template}'"))
+    );
+    read(&[untitled], &config(template)).expect("the flag reads them");
+}
