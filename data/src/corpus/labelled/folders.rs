@@ -83,8 +83,8 @@ fn of_folder(folder: &Path, config: &LabelConfig) -> String {
 fn script(LabelConfig { text_field, label_field, .. }: &LabelConfig) -> String {
     format!(
         "python3 -c 'import json, pathlib, sys\ntop = pathlib.Path(sys.argv[1])\nfor file in sorted(top.glob(\"*/**/*\")):\n  if not \
-         file.is_file() or file.name.startswith(\".\"): continue\n  try: text = file.read_text(encoding=\"utf-8-sig\")\n  except \
-         UnicodeDecodeError: text = \"\"\n  if text.strip(): print(json.dumps({{\"{text_field}\": text, \"{label_field}\": \
+         file.is_file() or file.name.startswith(\".\"): continue\n  try: found = file.read_text(encoding=\"utf-8-sig\")\n  except \
+         UnicodeDecodeError: found = \"\"\n  if found.strip(): print(json.dumps({{\"{text_field}\": found, \"{label_field}\": \
          file.relative_to(top).parts[0]}}))\n  else: print(file, \"is empty or not UTF-8: left out\", file=sys.stderr)'"
     )
 }

@@ -142,6 +142,7 @@ fn remedy(task: Task, format: FileFormat, config: &LabelConfig) -> Cow<'static, 
     if task == Task::Tagging && format.has_tags() {
         return of_columns(config);
     }
+
     let is_table = [FileFormat::CSV, FileFormat::TSV].contains(&format);
     let text = match task {
         Task::Tagging if is_table => {

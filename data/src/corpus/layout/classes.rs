@@ -13,7 +13,7 @@ const LISTS: [&str; 7] = ["annotations", "classes", "categories", "topics", "tag
 /// Names of fields of an object inside such a list, best first.
 const NAMES: [&str; 10] =
     ["label", "labels", "name", "choices", "class", "category", "result", "value", "text", "title"];
-/// Names of the fields of a span: of its first character, of the one behind its last, and of its label.
+/// Names of the fields of a span with its first character, its end and its label.
 const STARTS: [&str; 5] = ["start", "start_offset", "start_char", "begin", "begin_offset"];
 const ENDS: [&str; 4] = ["end", "end_offset", "end_char", "stop"];
 const SPAN_LABELS: [&str; 9] =
@@ -143,7 +143,7 @@ fn texts(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig, la
     found
 }
 
-/// Returns the layout of rows with a text and spans of characters in it, under any name. `None` if there are no spans.
+/// Returns the layout of rows with a text and spans of characters in it, under any name. `None` without spans.
 pub(super) fn of_spans(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig) -> Option<Layout> {
     let list = lists_of_labels(rows, labels).find(|list| matches!(list, LabelList::Spans(..)))?;
     let text = texts(rows, order, labels, None).first()?.clone();
@@ -204,7 +204,7 @@ fn inside(path: &str, value: &Value, depth: usize) -> Option<LabelList> {
     }
 }
 
-/// Whether the value is a span with one label. Tokens have places, too, and no label.
+/// Whether the value is a span with one label. Tokens have places without labels.
 fn has_span(value: &Value) -> bool {
     matches!(span_form(value), Some(SpanForm::Lists | SpanForm::Objects(_)))
 }
