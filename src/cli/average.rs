@@ -10,6 +10,7 @@ use kiln_metrics::logging::print::{stderr_line, stdout_line};
 use kiln_metrics::units::counted;
 use kiln_train::checkpoint::{Best, Checkpoints, RUN_CONFIG_FILE, Score, average, folder_name};
 use kiln_train::config::{BestMetric, Config};
+use kiln_train::dataset::copy_split;
 use kiln_train::run::{NewRun, RunError, folder};
 use serde_json::Value;
 
@@ -64,6 +65,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         format!("averaging checkpoints of {} (move a damaged one away to average the others)", args.run.display())
     })?;
     new.finish(&averaged)?;
+    if !copy_split(&Config::read(&out.join(RUN_CONFIG_FILE))?, &args.run, &out)? {
+        let run = args.run.display();
+        stderr_line!("note: the validation rows of data.split are not in {run}/cache: kiln evaluate needs --data");
+    }
     stdout_line!("{}", out.display());
     Ok(())
 }

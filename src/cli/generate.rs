@@ -8,7 +8,7 @@ use anyhow::Result;
 use kiln_data::TextTokenizer;
 use kiln_metrics::logging::print::{results, stderr_line};
 use kiln_train::config::GenerateConfig;
-use kiln_train::generate::{Continuation, TextGenerator};
+use kiln_train::generate::{Continuation, EndedBy, TextGenerator};
 use serde_json::json;
 
 use super::config_args::{DeviceArgs, GenerateArgs, NoSetArgs, checked};
@@ -200,11 +200,29 @@ fn continue_one(generator: &TextGenerator, prompt: &str, row: u64, output: &mut 
     if args.with_prompt {
         write!(output, "{prompt}")?;
     }
-    generator.stream(prompt, row, &mut |piece| {
+    let found = generator.stream(prompt, row, &mut |piece| {
         output.write_all(piece.as_bytes())?;
         output.flush()
     })?;
-    Ok(writeln!(output)?)
+    writeln!(output)?;
+    note_empty(&[found]);
+    Ok(())
+}
+
+/// Says that texts are empty, and what ended the first of them.
+fn note_empty(found: &[Continuation]) {
+    let mut empty = found.iter().filter(|found| found.text.trim().is_empty());
+    let Some(first) = empty.next() else { return };
+    let what = match found.len() {
+        1 => "the text is empty".to_owned(),
+        all => format!("{} of {all} texts are empty", 1 + empty.count()),
+    };
+    let why = match first.ended {
+        EndedBy::Token => "the model ended it at once, as documents of its training text end there",
+        EndedBy::StopString => "it began with a text that --stop or generate.stop names",
+        EndedBy::Limit => "the model wrote nothing but spaces",
+    };
+    stderr_line!("note: {what}: {why}");
 }
 
 /// Writes the texts of each prompt, which has equally many.
@@ -216,5 +234,7 @@ fn write_json(output: &mut impl Write, prompts: &[String], found: &[Continuation
             writeln!(output, "{line}")?;
         }
     }
-    Ok(output.flush()?)
+    output.flush()?;
+    note_empty(found);
+    Ok(())
 }

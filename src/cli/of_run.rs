@@ -98,7 +98,7 @@ pub(super) fn preset_line(base: &Base) -> Option<String> {
             Some(format!("preset {preset}, for {why} (--preset NAME takes another)"))
         }
         Base::Chosen(Chosen { preset, why, shortened: Some(Shortened { from, to }) }) => Some(format!(
-            "preset {preset}, for {why}, with {} of its {} steps: at most {MANY_EPOCHS} epochs (--preset NAME and \
+            "preset {preset}, for {why}, with {} of its {} steps: about {MANY_EPOCHS} epochs at most (--preset NAME and \
              train.steps decide otherwise)",
             thousands(*to as f64),
             thousands(*from as f64)

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Command};
+use kiln_train::checkpoint::RUN_CONFIG_FILE;
 use kiln_train::config::meant_by;
 
 use super::lines::shell_path;
@@ -87,8 +88,12 @@ fn tip_for_lines(command: &Command, name: &str) -> Option<String> {
     Some(format!("  tip: this command reads lines from its input: {example}"))
 }
 
-/// Returns a line that says how the `command` takes a text, if there is one at `path`.
+/// Returns a line that says how the `command` takes a text or a run, if there is one at `path`.
 fn tip_for_text(command: &Command, path: &Path) -> Option<String> {
+    if path.join(RUN_CONFIG_FILE).is_file() {
+        let takes_run = shown(command).any(|arg| arg.get_long() == Some("run"));
+        return takes_run.then(|| format!("  tip: this command takes a run with --run {}", shell_path(path)));
+    }
     let set = command.get_arguments().find(|arg| arg.get_long() == Some("set"));
     let option = match set.is_some_and(|set| accepts(set, "data.train")) {
         true => "--set data.train=",
@@ -218,6 +223,13 @@ mod tests {
             [format!("  tip: this command takes a text with --data {text}")]
         );
         assert!(answer(&["data", "stats", "no-such-file"]).1.is_empty());
+
+        std::fs::write(folder.path().join(RUN_CONFIG_FILE), "").expect("writable");
+        let run = format!("  tip: this command takes a run with --run {text}");
+        for command in [&["data", "stats"][..], &["memory"], &["profile"], &["diagnose"], &["config"]] {
+            assert_eq!(answer(&[command, &[text.as_str()]].concat()).1, [run.as_str()]);
+        }
+        assert!(answer(&["evaluate", "x", &text]).1.is_empty(), "it has one already");
     }
 
     #[test]

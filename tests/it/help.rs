@@ -55,7 +55,7 @@ fn a_dry_run_leads_with_a_summary_and_an_example() {
     let ran = place.run(&dry).ok();
     for part in [
         "preset few-pairs, for 300 pairs on a CPU, with ",
-        " of its 3,000 steps: at most 100 epochs (--preset NAME and train.steps decide otherwise)\ndata: 300 pairs, none for validation; ",
+        " of its 3,000 steps: about 100 epochs at most (--preset NAME and train.steps decide otherwise)\ndata: 300 pairs, none for validation; ",
         " M parameters on CPU (",
         "memory: about ",
         "kiln export: as marian",

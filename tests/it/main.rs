@@ -48,6 +48,7 @@ mod same_text;
 mod second_trial;
 mod second_trial_lows;
 mod sentencepiece;
+mod sixth_trial_mediums;
 mod speedrun;
 mod strangers;
 mod tables;

@@ -15,9 +15,9 @@ pub enum Split {
 }
 
 /// Names of splits, as `datasets` and the Hub have them. Of `Valid`, the first one that is there counts.
-const TRAIN: [&str; 2] = ["train", "training"];
-const VALID: [&str; 5] = ["validation", "valid", "val", "dev", "eval"];
-const TEST: [&str; 3] = ["test", "testing", "evaluation"];
+pub(crate) const TRAIN: [&str; 2] = ["train", "training"];
+pub(crate) const VALID: [&str; 5] = ["validation", "valid", "val", "dev", "eval"];
+pub(crate) const TEST: [&str; 3] = ["test", "testing", "evaluation"];
 
 /// Returns the files of `entries`: files as they are, wildcards (`*` and `?` in the name of a file) as the files that match, sorted by
 /// name. A folder with a data set, as `datasets` saves it or as the Hub lays it out, stands for the files of `split`. With `keeps_text`, a

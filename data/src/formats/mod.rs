@@ -47,6 +47,7 @@ pub(crate) use csv_rows::{CsvRow, CsvRows};
 pub(crate) use delimiter::ROWS_TO_COMPARE;
 pub use delimiter::delimiter_of;
 pub use entries::{Split, find_files};
+pub(crate) use entries::{TEST, TRAIN, VALID};
 pub(crate) use json::{is_json_lines, json_lines_at};
 pub(crate) use line_reader::LineReader;
 pub(crate) use problem::{OPEN_QUOTE, RowProblem};

@@ -1,9 +1,11 @@
 //! The number of batches in an epoch, estimated before tokenizer and token cache exist.
 
+use super::BatchSource;
+use super::labelled::{LabelledShape, LabelledSource};
 use super::text::row_format;
 use crate::batch::Buckets;
 use crate::corpus::{
-    DocumentPart, Example, Packing, PairCorpus, RowParser, Task, TextConfig, TextCorpus, length_problem,
+    DocumentPart, Example, LabelledCorpus, Packing, PairCorpus, RowParser, Task, TextConfig, TextCorpus, length_problem,
 };
 use crate::error::Result;
 use crate::loader_config::LoaderConfig;
@@ -106,6 +108,27 @@ impl BatchEstimate<'_> {
         self.extended(of_sample, n_bytes, blocks.map(|block| Ok(block?.n_bytes())))
     }
 
+    /// Counts the batches of labelled rows, encoded as `shape` says.
+    ///
+    /// # Errors
+    ///
+    /// If the tokenizer cannot be loaded or trained, or if a row is longer than a batch.
+    pub fn of_labelled(&self, corpus: &LabelledCorpus, shape: LabelledShape) -> Result<f64> {
+        let texts = corpus.texts();
+        // Longer texts are cut.
+        let most = MOST_BYTES_PER_TOKEN as usize * shape.max_len;
+        if let Some(at_least) = self.surely_enough(texts.iter().map(|text| text.len().min(most)).sum()) {
+            return Ok(at_least);
+        }
+
+        let tokenizer = match self.tokenizer.path {
+            Some(_) => TextTokenizer::load(self.tokenizer)?,
+            None => TextTokenizer::train_on_documents(self.tokenizer, &texts, self.num_threads)?,
+        };
+        let source = LabelledSource::new(corpus, &tokenizer, shape, self.loader, self.num_threads)?;
+        Ok(source.batches_per_epoch() as f64)
+    }
+
     fn batches_of(
         &self,
         documents: &[String],
@@ -158,7 +181,6 @@ mod tests {
     use super::*;
     use crate::corpus::CorpusConfig;
     use crate::fixtures::{Fixture, TextFixture, multilingual, stories};
-    use crate::source::BatchSource;
 
     fn estimate<'a>(tokenizer: &'a TokenizerConfig, loader: &'a LoaderConfig, sample_bytes: u64) -> BatchEstimate<'a> {
         BatchEstimate { tokenizer, loader, sample_bytes, enough: f64::INFINITY, num_threads: 2 }

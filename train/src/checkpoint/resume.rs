@@ -82,6 +82,9 @@ fn remedy(differences: &[Difference], keys_of_data: &[Difference], path: &Path, 
         true => "Set these back, or start a new run in another folder: a run keeps its model.".to_owned(),
         false => "Set these back, accept single keys with --allow KEY, or start a new run in another folder.".into(),
     };
+    if let Some(steps) = differences.iter().find(|difference| difference.field == "train.steps") {
+        text += &format!("\nThe length of a run may change: --set train.steps={} says so, without --allow.", steps.now);
+    }
     if has("data") {
         let named = |key: &str, files: &[PathBuf]| -> String {
             files.iter().map(|file| format!(" --set {key}={}", shell_path(file))).collect()
@@ -327,6 +330,8 @@ mod tests {
                        --set 'data.text.field=\"a b\"'";
         assert!(text.contains("    data.mix: other values than in the checkpoint\n"), "{text}");
         assert!(text.contains("--allow data accepts it") && text.ends_with(command), "{text}");
+        let text = shown(&[difference("train.steps", "150", "200")], &[]);
+        assert!(text.contains("--set train.steps=200 says so, without --allow"), "{text}");
         let text = shown(&[data], &[]);
         assert!(text.contains("its mixture (data.mix), is another one"), "{text}");
     }

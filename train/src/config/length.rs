@@ -2,7 +2,11 @@
 
 use std::thread::available_parallelism;
 
-use kiln_data::{BatchEstimate, CorpusConfig, PairCorpus, TextConfig, TextCorpus, count_pairs};
+use kiln_data::{
+    BatchEstimate, CorpusConfig, LabelConfig, LabelledCorpus, LabelledShape, PairCorpus, TextConfig, TextCorpus,
+    count_pairs,
+};
+use kiln_model::{Architecture, TransformerConfig};
 
 use super::Config;
 use super::give_way::give_way;
@@ -88,6 +92,11 @@ pub(super) fn batches_per_epoch(config: &Config, enough: f64) -> Option<f64> {
             let corpus = PairCorpus::open(files, &read_as).ok()?;
             estimate.of_pairs(&corpus).ok()?
         }
+        Reads::Text if traits_of(config.task).classes.is_some() => {
+            let read_as = LabelConfig { filter: config.train_filter().ok()?, ..config.data.labels.clone() };
+            let corpus = LabelledCorpus::read(files, config.task, &read_as).ok()?;
+            estimate.of_labelled(&corpus, config.labelled_shape(model)).ok()?
+        }
         Reads::Text => {
             let read_as = config.data.text.resolved(model.text_positions());
             let read_as = TextConfig { filter: config.train_filter().ok()?, ..read_as };
@@ -95,8 +104,21 @@ pub(super) fn batches_per_epoch(config: &Config, enough: f64) -> Option<f64> {
             estimate.of_text(&corpus, config.task).ok()?
         }
     };
-    let batches = batches * share_for_training(config);
-    (batches >= 1.0).then_some(batches)
+    // An epoch has at least one batch, whatever the split takes.
+    (batches >= 1.0).then(|| (batches * share_for_training(config)).max(1.0))
+}
+
+impl Config {
+    /// How labelled rows are encoded for a model.
+    pub(crate) fn labelled_shape(&self, model: &TransformerConfig) -> LabelledShape {
+        let text = self.data.text.resolved(model.text_positions());
+        LabelledShape {
+            max_len: text.seq_len,
+            has_types: model.n_token_types > 1,
+            is_decoder: model.architecture == Architecture::DecoderOnly,
+            splits_special_tokens: text.split_special_tokens,
+        }
+    }
 }
 
 /// Estimates the share of the rows that `data.split` leaves for training.

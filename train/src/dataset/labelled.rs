@@ -8,7 +8,7 @@ use kiln_data::{
     BatchSource, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, Split, TextTokenizer, spelled_tokens,
 };
 use kiln_metrics::units::{counted, thousands};
-use kiln_model::{Architecture, TransformerConfig};
+use kiln_model::TransformerConfig;
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
 use super::{Files, RunData, Vocabulary, classes, find_files, folding_note, n_threads, prompt, text};
@@ -118,13 +118,7 @@ fn with_names(config: &Config, names: &[String]) -> Config {
 
 /// How the rows of a run are encoded for a model.
 pub fn shape(config: &Config, model: &TransformerConfig) -> LabelledShape {
-    let text = config.data.text.resolved(model.text_positions());
-    LabelledShape {
-        max_len: text.seq_len,
-        has_types: model.n_token_types > 1,
-        is_decoder: model.architecture == Architecture::DecoderOnly,
-        splits_special_tokens: text.split_special_tokens,
-    }
+    config.labelled_shape(model)
 }
 
 /// Encodes the rows. Also returns what the user should know about them.

@@ -12,6 +12,7 @@
 
 pub mod built_in;
 mod classes;
+mod copied_split;
 pub mod labelled;
 pub mod mix;
 pub mod pairs;
@@ -34,6 +35,10 @@ use kiln_data::{
     BatchSource, CharacterCounts, CorpusFormat, Example, Prepared, RowReader, Split, Task, TokenCache, check_layout,
 };
 
+use kiln_data::terminal::shell_path;
+use kiln_metrics::logging::METRICS_FILE;
+
+pub use copied_split::copy_split;
 pub use text::text_config;
 pub use trained_tokenizer::{SoundTokenizer, verify_tokenizer};
 pub use vocabulary::Vocabulary;
@@ -117,10 +122,23 @@ impl RunData {
 /// can change to.
 ///
 /// # Errors
-/// If the rows of a file have a layout that the configuration does not read.
+/// If the rows of a file have a layout that the configuration does not read, or a folder is a run.
 pub fn check_rows(config: &Config, files: &[PathBuf], other_tasks: &[Task]) -> kiln_data::Result<()> {
+    if let Some(run) = files.iter().find(|file| is_run(file)) {
+        return Err(kiln_data::Error::BadRows(format!(
+            "{}: this is a run and not text: name files of text; kiln config --run {} prints the names of those that it was trained on",
+            run.display(),
+            shell_path(run)
+        )));
+    }
     let DataConfig { corpus, text, labels, .. } = &config.data;
     check_layout(files, &RowReader { task: config.task, other_tasks, corpus, text, labels })
+}
+
+/// Whether the folder is a run or a checkpoint. Its caches look like texts.
+fn is_run(folder: &Path) -> bool {
+    let has = |name: &str| folder.join(name).exists();
+    has("config.toml") && ["checkpoints", "manifest.json", METRICS_FILE].into_iter().any(has)
 }
 
 /// Says if a validation file is a training file, too, by its name or in a folder.

@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::config::task::{Reads, traits_of};
 
 const TRAIN: &str = "split.train.jsonl";
-const VALID: &str = "split.valid.jsonl";
+pub(super) const VALID: &str = "split.valid.jsonl";
 /// Says what the two files were made of.
 const STAMP: &str = "split.json";
 

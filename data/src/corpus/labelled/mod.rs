@@ -7,6 +7,7 @@ mod other_forms;
 mod records;
 mod row;
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,7 @@ pub use row::{Labelled, LabelledInput};
 use super::filter::{RowFilter, repeated, row_hash};
 use super::json::JsonFields;
 use super::origins;
+use super::pairs::flag;
 use super::report::RowReport;
 use super::text::Task;
 use crate::error::{Error, Result};
@@ -74,7 +76,8 @@ impl LabelledCorpus {
         let mut rows = Vec::with_capacity(found.len());
         let mut has_numbers = false;
         for (path, line, row) in found {
-            has_numbers |= row.labels().iter().any(|label| !ids.contains_key(label.name()) && label.number().is_some());
+            let is_number = |label: &Label| label.number().is_some() && id_by_name(label, &ids).is_none();
+            has_numbers |= are_words(&names) && row.labels().iter().any(is_number);
             match row.with_ids(|label| id_of(label, &ids, &names)) {
                 Ok(row) => rows.push(row),
                 Err(problem) => report.add_bad(path, line, &problem),
@@ -84,8 +87,8 @@ impl LabelledCorpus {
         let name = || origins::names(files.iter().map(PathBuf::as_path)).join(", ");
         // The first bad row decides where files have several formats.
         let format = report.shown.first().and_then(|row| FileFormat::by_name(&row.file));
-        let remedy = remedy(task, format.unwrap_or(FileFormat::JSON));
-        report.check(config.max_bad_rows, &name, remedy, "data.labels.max_bad_rows")?;
+        let remedy = remedy(task, format.unwrap_or(FileFormat::JSON), config);
+        report.check(config.max_bad_rows, &name, &remedy, "data.labels.max_bad_rows")?;
         let numbered = has_numbers && !rows.is_empty();
         Ok(Self { rows, names, report, numbered })
     }
@@ -103,7 +106,8 @@ impl LabelledCorpus {
     /// Whether the rows have exactly the classes `names`: all of them, in any order, or all of their ids.
     pub fn has_classes(&self, names: &[String]) -> bool {
         let is_id = |id: usize| self.names.contains(&id.to_string());
-        let by_name = names.iter().all(|name| self.names.contains(name));
+        let has = |name: &String| self.names.contains(name);
+        let by_name = names.iter().all(|name| has(name) || other_spelling(name).as_ref().is_some_and(has));
         self.names.len() == names.len() && (by_name || (are_words(names) && (0..names.len()).all(is_id)))
     }
 
@@ -134,12 +138,13 @@ impl LabelledCorpus {
 }
 
 /// Says what a row of a file in this format looks like.
-fn remedy(task: Task, format: FileFormat) -> &'static str {
+fn remedy(task: Task, format: FileFormat, config: &LabelConfig) -> Cow<'static, str> {
+    if task == Task::Tagging && format.has_tags() {
+        return of_columns(config);
+    }
+
     let is_table = [FileFormat::CSV, FileFormat::TSV].contains(&format);
-    match task {
-        Task::Tagging if format.has_tags() => {
-            "each line has a word and its tag, divided by tabs or spaces, and blank lines divide sentences: fix the rows"
-        }
+    let text = match task {
         Task::Tagging if is_table => {
             "each row has words and as many tags, divided by spaces: fix the rows, or name other columns (data.labels.words_field, \
              data.labels.tags_field)"
@@ -157,6 +162,20 @@ fn remedy(task: Task, format: FileFormat) -> &'static str {
             "each line is an object with a text and its class, such as {\"text\": \"...\", \"label\": \"good\"}: fix the rows, or name other \
              fields (data.labels.text_field, data.labels.label_field)"
         }
+    };
+    text.into()
+}
+
+/// Says what the columns of a CoNLL file are, and which settings read them.
+fn of_columns(config: &LabelConfig) -> Cow<'static, str> {
+    let of_words = ("data.labels.words_field", &config.words_field, "tokens");
+    let others = [of_words, ("data.labels.tags_field", &config.tags_field, "tags")].into_iter();
+    // A column may also be named by its number.
+    let others = others.filter(|(_, now, usual)| now != usual && now.parse::<usize>().is_err());
+    let flags: Vec<String> = others.map(|(key, _, usual)| flag(key, usual)).collect();
+    match flags.as_slice() {
+        [] => "each line has a word and its tag, divided by tabs or spaces, and blank lines divide sentences: fix the rows".into(),
+        flags => format!("the columns of CoNLL files are called tokens and tags: read them with {}", flags.join(" ")).into(),
     }
 }
 
@@ -229,7 +248,15 @@ fn names_of<'a>(labels: impl Iterator<Item = &'a Label>) -> Result<Vec<String>> 
         }
     }
 
-    let mut names: Vec<String> = names.into_iter().collect();
+    // One class in two spellings, of two programs or columns.
+    let is_one = |name: &String| whole(name).is_some_and(|whole| names.contains(whole));
+    let has_both = names.iter().any(is_one);
+    let mut names: Vec<String> = match has_both {
+        true => names.iter().map(|name| whole(name).unwrap_or(name).to_owned()).collect::<BTreeSet<_>>(),
+        false => names,
+    }
+    .into_iter()
+    .collect();
     if let Ok(numbers) = names.iter().map(|name| name.parse()).collect::<std::result::Result<Vec<i64>, _>>() {
         let mut numbered: Vec<(i64, String)> = numbers.into_iter().zip(names).collect();
         numbered.sort();
@@ -251,15 +278,26 @@ fn are_words(names: &[String]) -> bool {
     names.iter().all(|name| name.parse::<f64>().is_err())
 }
 
-/// Returns the id of a label: of a name, of a whole number in its other spelling (`5` and `5.0`), or of a number where all names are
-/// words.
+/// Returns the digits of a whole number with a point, such as `5.0`.
+fn whole(name: &str) -> Option<&str> {
+    name.strip_suffix(".0").filter(|digits| digits.parse::<i64>().is_ok())
+}
+
+/// Returns the other spelling of a whole number: `5` for `5.0`, and the other way round.
+fn other_spelling(name: &str) -> Option<String> {
+    let with_point = || name.parse::<i64>().is_ok().then(|| format!("{name}.0"));
+    whole(name).map(str::to_owned).or_else(with_point)
+}
+
+/// Returns the id of a label by its name, or by the other spelling of a whole number (`5` and `5.0`).
+fn id_by_name(label: &Label, ids: &HashMap<&str, u32>) -> Option<u32> {
+    ids.get(label.name()).or_else(|| ids.get(other_spelling(label.name())?.as_str())).copied()
+}
+
+/// Returns the id of a label: by its name, or of a number where all names are words.
 fn id_of(label: &Label, ids: &HashMap<&str, u32>, names: &[String]) -> std::result::Result<u32, RowProblem> {
-    let other_spelling = || match label.name().strip_suffix(".0") {
-        Some(whole) => whole.parse::<i64>().is_ok().then(|| whole.to_owned()),
-        None => label.name().parse::<i64>().is_ok().then(|| format!("{}.0", label.name())),
-    };
-    if let Some(id) = ids.get(label.name()).or_else(|| ids.get(other_spelling()?.as_str())) {
-        return Ok(*id);
+    if let Some(id) = id_by_name(label, ids) {
+        return Ok(id);
     }
     if let Some(id) = label.number().filter(|id| (*id as usize) < names.len() && are_words(names)) {
         return Ok(id);

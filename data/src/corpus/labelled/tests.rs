@@ -63,7 +63,7 @@ fn classes_are_the_same_in_any_order_and_by_id() {
         read(&text, Task::Classification, &LabelConfig::default()).expect("rows").has_classes(&names)
     };
     assert!(has(&["\"yes\"", "\"no\""], &["yes", "no"]) && has(&["\"no\"", "\"yes\""], &["yes", "no"]));
-    assert!(has(&["1", "0"], &["yes", "no"]) && has(&["2", "5"], &["5", "2"]));
+    assert!(has(&["1", "0"], &["yes", "no"]) && has(&["2", "5"], &["5", "2"]) && has(&["2", "5"], &["2.0", "5.0"]));
     assert!(!has(&["1", "2"], &["yes", "no"]), "not all ids");
     assert!(!has(&["0", "1"], &["0", "2"]), "numbers are names there");
     assert!(!has(&["\"yes\"", "\"no\""], &["yes", "no", "perhaps"]) && !has(&["\"a\"", "\"b\""], &["a"]));
@@ -98,6 +98,30 @@ fn whole_numbers_with_a_point_are_the_numbers() {
     let named = LabelConfig { names: ["1", "5"].map(Into::into).into(), ..LabelConfig::default() };
     assert_eq!(ids(&["5.0", "\"1.0\""], &named), [1, 0]);
     assert!(error(&row("0.5"), Task::Classification).contains("a fraction for a label"));
+}
+
+#[test]
+fn two_spellings_of_a_number_are_one_class_and_no_number_of_one() {
+    let row = |label: &str| format!("{{\"text\": \"a\", \"label\": {label}}}\n");
+    let of = |labels: &[&str], config: &LabelConfig| {
+        let text: String = labels.iter().map(|label| row(label)).collect();
+        read(&text, Task::Classification, config).expect("rows")
+    };
+    let mixed = of(&["\"3.0\"", "\"10.0\"", "\"3\"", "\"-1.0\"", "3"], &LabelConfig::default());
+    assert_eq!(mixed.names(), ["-1", "3", "10"]);
+    assert_eq!(mixed.rows().iter().map(|row| row.labels[0]).collect::<Vec<_>>(), [1, 2, 1, 0, 1]);
+    assert_eq!(of(&["\"3.0\"", "\"4.0\""], &LabelConfig::default()).names(), ["3.0", "4.0"]);
+    assert_eq!(of(&["\"3\"", "\"3.0\"", "\"v1.0\"", "\"v1\""], &LabelConfig::default()).names().len(), 3);
+
+    let named = |names: &[&str]| LabelConfig {
+        names: names.iter().map(ToString::to_string).collect(),
+        ..LabelConfig::default()
+    };
+    for (label, names) in [("1", ["1.0", "2.0"]), ("\"2.0\"", ["1", "2"])] {
+        assert_eq!(of(&[label], &named(&names)).note_on_numbers(), None, "read by value");
+    }
+    let note = of(&["1"], &named(&["no", "yes"])).note_on_numbers().expect("an id");
+    assert!(note.contains("0 is \"no\", 1 is \"yes\""), "{note}");
 }
 
 #[test]
@@ -142,4 +166,23 @@ fn a_damaged_row_is_reported_and_never_panics() {
             }
         }
     }
+}
+
+#[test]
+fn columns_of_conll_under_other_names_come_with_the_flags_that_read_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows.conll");
+    std::fs::write(&path, "Anna B-PER\nsleeps O\n\n").expect("writable");
+    let of = |words_field: &str, tags_field: &str| {
+        let fields =
+            LabelConfig { words_field: words_field.into(), tags_field: tags_field.into(), ..LabelConfig::default() };
+        LabelledCorpus::read(std::slice::from_ref(&path), Task::Tagging, &fields).map_err(|error| error.to_string())
+    };
+    let found = of("tokens", "ner_tags").expect_err("no such column");
+    assert!(
+        found.contains("read them with --set data.labels.tags_field=tags") && !found.contains("fix the rows"),
+        "{found}"
+    );
+    assert!(of("words", "tags").expect_err("no such column").contains("--set data.labels.words_field=tokens"));
+    of("tokens", "1").expect("a column by its number");
 }

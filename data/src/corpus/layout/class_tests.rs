@@ -225,6 +225,28 @@ fn spans_of_characters_come_with_the_command_that_makes_words_with_tags() {
 }
 
 #[test]
+fn spans_are_found_under_any_name() {
+    for name in ["entities", "spans", "annotations", "ents", "ner", "gold"] {
+        for (list, part) in [
+            ("[]", "for a, b, t in row[\"NAME\"]"),
+            ("[[0, 4, \"X\"]]", "for a, b, t in row[\"NAME\"]"),
+            (
+                "[{\"id\": 7, \"start_offset\": 0, \"end_offset\": 4, \"type\": \"X\"}]",
+                "(s[\"start_offset\"], s[\"end_offset\"], s[\"type\"]) for s in row[\"NAME\"]",
+            ),
+        ] {
+            let tokens = r#""tokens": [{"text": "Rome", "start": 0, "end": 4, "id": 0}]"#;
+            let row = format!(r#"{{"text": "Rome", "category": "x", {tokens}, "{name}": {list}}}"#);
+            let rows = format!("{row}\n{}", row.replace(": []", ": [[0, 4, \"X\"]]"));
+            let hint = hint(&rows, Task::Tagging);
+            assert!(hint.contains(&part.replace("NAME", name)) && !hint.contains("--task"), "{name}: {hint}");
+        }
+    }
+    let places = hint(r#"{"text": "Rome sleeps", "parts": [{"start": 0, "end": 4}]}"#, Task::Tagging);
+    assert!(!places.contains("spans"), "no labels: {places}");
+}
+
+#[test]
 fn a_second_text_that_no_row_has_is_refused() {
     let rows = "{\"premise\": \"a b c\", \"hypothesis\": \"d e f\", \"label\": 0}\n";
     let typo = refused("a.jsonl", rows, Task::Classification, &fields("premise", "hypothesis_", ""));

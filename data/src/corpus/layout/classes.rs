@@ -13,6 +13,11 @@ const LISTS: [&str; 7] = ["annotations", "classes", "categories", "topics", "tag
 /// Names of fields of an object inside such a list, best first.
 const NAMES: [&str; 10] =
     ["label", "labels", "name", "choices", "class", "category", "result", "value", "text", "title"];
+/// Names of the fields of a span with its first character, its end and its label.
+const STARTS: [&str; 5] = ["start", "start_offset", "start_char", "begin", "begin_offset"];
+const ENDS: [&str; 4] = ["end", "end_offset", "end_char", "stop"];
+const SPAN_LABELS: [&str; 9] =
+    ["label", "tag", "type", "entity", "entity_type", "entity_group", "category", "class", "name"];
 /// Lists inside lists that are searched for a label.
 const DEEPEST: usize = 8;
 
@@ -30,8 +35,8 @@ pub(in crate::corpus) enum LabelList {
 pub(in crate::corpus) enum SpanForm {
     /// `[0, 4, "NAME"]`
     Lists,
-    /// `{"start": 0, "end": 4, "label": "NAME"}`
-    Objects,
+    /// `{"start": 0, "end": 4, "label": "NAME"}`, with the names of these three fields.
+    Objects([&'static str; 3]),
     /// Deeper inside.
     Other,
 }
@@ -57,12 +62,15 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
     let found = candidates.map(|(name, column)| (rank(name, column), column.is_string, name)).max();
     let found = found.filter(|(rank, ..)| *rank > 0);
 
-    let list = list_of_labels(rows, labels);
+    let is_names = |list: &LabelList| matches!(list, LabelList::Names(_));
+    let list = lists_of_labels(rows, labels).find(is_names).or_else(|| lists_of_labels(rows, labels).next());
+    // Spans belong to words of the text: a field whose values recur is more likely its class.
+    let enough = if list.as_ref().is_none_or(is_names) { 3 } else { 2 };
     let is_named = rows.iter().any(|row| has_one_label(row, &labels.label_field));
     let label = match (found, list) {
         _ if is_named => labels.label_field.clone(),
         // A list with the name of a class is more likely the class than a field whose values recur.
-        (Some((rank, _, name)), list) if rank >= 3 || list.is_none() => name.clone(),
+        (Some((rank, _, name)), list) if rank >= enough || list.is_none() => name.clone(),
         (_, Some(list)) => {
             let texts = texts(rows, order, labels, None);
             return texts.first().map(|text| Layout::LabelLists { text: text.clone(), list });
@@ -135,9 +143,16 @@ fn texts(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig, la
     found
 }
 
-/// Returns the first field with a list of labels: by its name, or the one that the user has named.
-fn list_of_labels(rows: &[Map<String, Value>], labels: &LabelConfig) -> Option<LabelList> {
-    rows.iter().find_map(|row| {
+/// Returns the layout of rows with a text and spans of characters in it, under any name. `None` without spans.
+pub(super) fn of_spans(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig) -> Option<Layout> {
+    let list = lists_of_labels(rows, labels).find(|list| matches!(list, LabelList::Spans(..)))?;
+    let text = texts(rows, order, labels, None).first()?.clone();
+    Some(Layout::LabelLists { text, list })
+}
+
+/// Returns the fields with lists of labels: the one that the user has named, and those with such a name or with spans.
+fn lists_of_labels(rows: &[Map<String, Value>], labels: &LabelConfig) -> impl Iterator<Item = LabelList> {
+    rows.iter().flat_map(|row| {
         let named =
             value_at(row, &labels.label_field).and_then(|value| Some((labels.label_field.clone(), value.as_array()?)));
         let mut lists = Vec::new();
@@ -145,18 +160,18 @@ fn list_of_labels(rows: &[Map<String, Value>], labels: &LabelConfig) -> Option<L
         collect_lists("", row, &mut lists);
         lists.retain(|(name, _)| messages.as_ref() != Some(name));
         let found = named.into_iter().chain(lists).filter(|(_, list)| !list.is_empty());
-        found.filter_map(|(name, list)| first_label(&name, list, 0)).next()
+        found.filter_map(|(name, list)| first_label(&name, list, 0)).collect::<Vec<_>>()
     })
 }
 
-/// Appends the lists with names of labels in the row and the objects inside it.
+/// Appends the lists with names of labels, or with spans, in the row and the objects inside it.
 fn collect_lists<'a>(prefix: &str, row: &'a Map<String, Value>, lists: &mut Vec<(String, &'a Vec<Value>)>) {
     for (key, value) in row {
         let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
         let is_of_labels = || is_label(key) || has_label_word(key) || LISTS.contains(&key.to_lowercase().as_str());
         match value {
             Value::Object(inner) => collect_lists(&name, inner, lists),
-            Value::Array(list) if is_of_labels() => lists.push((name, list)),
+            Value::Array(list) if is_of_labels() || list.first().is_some_and(has_span) => lists.push((name, list)),
             _ => {}
         }
     }
@@ -189,16 +204,25 @@ fn inside(path: &str, value: &Value, depth: usize) -> Option<LabelList> {
     }
 }
 
+/// Whether the value is a span with one label. Tokens have places without labels.
+fn has_span(value: &Value) -> bool {
+    matches!(span_form(value), Some(SpanForm::Lists | SpanForm::Objects(_)))
+}
+
 /// Returns how a value is a span of characters with a label, if it is one.
 fn span_form(value: &Value) -> Option<SpanForm> {
-    let is_place = |value: Option<&Value>| value.is_some_and(Value::is_u64);
     match value {
         Value::Array(span) => {
-            let is_span = span.len() == 3 && is_place(span.first()) && is_place(span.get(1)) && span[2].is_string();
+            let is_span = span.len() == 3 && span[0].is_u64() && span[1].is_u64() && span[2].is_string();
             is_span.then_some(SpanForm::Lists)
         }
-        Value::Object(span) if is_place(span.get("start")) && is_place(span.get("end")) => {
-            Some(if span.get("label").is_some_and(Value::is_string) { SpanForm::Objects } else { SpanForm::Other })
+        Value::Object(span) => {
+            let find = |names: &[&'static str], is_one: fn(&Value) -> bool| {
+                names.iter().copied().find(|name| span.get(*name).is_some_and(is_one))
+            };
+            let (start, end) = (find(&STARTS, Value::is_u64)?, find(&ENDS, Value::is_u64)?);
+            let label = find(&SPAN_LABELS, Value::is_string);
+            Some(label.map_or(SpanForm::Other, |label| SpanForm::Objects([start, end, label])))
         }
         _ => None,
     }
@@ -208,8 +232,8 @@ fn span_form(value: &Value) -> Option<SpanForm> {
 pub(super) fn advice_for_spans(file: &str, is_array: bool, text: &str, field: &str, form: SpanForm) -> String {
     let each = match form {
         SpanForm::Lists => format!("a, b, t in row[\"{field}\"]"),
-        SpanForm::Objects => {
-            format!("a, b, t in [(s[\"start\"], s[\"end\"], s[\"label\"]) for s in row[\"{field}\"]]")
+        SpanForm::Objects([start, end, label]) => {
+            format!("a, b, t in [(s[\"{start}\"], s[\"{end}\"], s[\"{label}\"]) for s in row[\"{field}\"]]")
         }
         SpanForm::Other => String::new(),
     };

@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use self::classes::{LabelList, advice_for_spans, has, has_one_label, of_classes, other_classes};
+use self::classes::{LabelList, advice_for_spans, has, has_one_label, of_classes, of_spans, other_classes};
 use self::foreign::{Foreign, foreign};
 use self::recognize::{is_rated, names_in, recognize, tagged, two_texts};
 use super::fields::ANSWERS;
@@ -234,7 +234,8 @@ impl RowReader<'_> {
         }
         let learns_classes = matches!(self.task, Task::Classification | Task::Tagging);
         let words = || tagged(rows, [&self.labels.words_field, &self.labels.tags_field]);
-        let of_classes = || words().or_else(|| of_classes(rows, order, self.labels));
+        let spans = || of_spans(rows, order, self.labels).filter(|_| self.task == Task::Tagging);
+        let of_classes = || words().or_else(spans).or_else(|| of_classes(rows, order, self.labels));
         learns_classes.then(of_classes).flatten().or_else(|| recognize(rows, order))
     }
 
