@@ -83,7 +83,8 @@ fn remedy(differences: &[Difference], keys_of_data: &[Difference], path: &Path, 
         false => "Set these back, accept single keys with --allow KEY, or start a new run in another folder.".into(),
     };
     if let Some(steps) = differences.iter().find(|difference| difference.field == "train.steps") {
-        text += &format!("\nThe length of a run may change: --set train.steps={} says so, without --allow.", steps.now);
+        answer +=
+            &format!("\nThe length of a run may change: --set train.steps={} says so, without --allow.", steps.now);
     }
     if has("data") {
         let named = |key: &str, files: &[PathBuf]| -> String {
