@@ -90,6 +90,7 @@ fn remedy(differences: &[Difference], keys_of_data: &[Difference], path: &Path, 
         let named = |key: &str, files: &[PathBuf]| -> String {
             files.iter().map(|file| format!(" --set {key}={}", shell_path(file))).collect()
         };
+
         // Without files, the sources of a mixture.
         let train = if text[0].is_empty() { " --config FILE".into() } else { named("data.train", text[0]) };
         let valid = named("data.valid", text[1]);

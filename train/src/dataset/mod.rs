@@ -18,7 +18,7 @@ pub mod mix;
 pub mod pairs;
 mod prompt;
 mod split;
-mod streamed;
+pub(crate) mod streamed;
 pub mod text;
 mod trained_tokenizer;
 mod vocabulary;

@@ -12,7 +12,7 @@ use super::n_threads;
 use crate::config::{Config, DiskSize};
 
 /// Folder of the index and of the caches of shards, next to the other token caches.
-const FOLDER: &str = "train-shards";
+pub(crate) const SHARDS: &str = "train-shards";
 
 /// Finds or makes the index of the text in `cache_dir`, and opens its rows.
 pub(super) fn open(
@@ -23,7 +23,7 @@ pub(super) fn open(
     tokenizer: &TextTokenizer,
     note: &mut dyn FnMut(&str),
 ) -> Result<(Arc<StreamedSource>, RowReport)> {
-    let (folder, start) = (cache_dir.join(FOLDER), Instant::now());
+    let (folder, start) = (cache_dir.join(SHARDS), Instant::now());
     let shards = TextShards::prepare(&folder, corpus.clone(), tokenizer, limit.bytes(), n_threads())?;
     let report = shards.report().clone();
 

@@ -1,15 +1,18 @@
 //! The token caches of a run that is to be continued, as they were: a start that is refused puts them back.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use crate::dataset::streamed::SHARDS;
 
 /// Folder of the run in which links to the caches stand while a run is prepared.
 const KEPT: &str = "cache.before";
 /// The caches of a run.
 const CACHE: &str = "cache";
-/// What several processes share, and what parts of a long text are in: neither decides which rows are read.
-const SHARED: [&str; 2] = ["lock", "partial"];
+/// Endings of files that never stay: locks, which must have one name, and caches that are being made.
+const PASSING: [&str; 2] = ["lock", "partial"];
 
 /// Puts the caches back when it is dropped, unless the run has begun.
 ///
@@ -60,9 +63,11 @@ fn entries(dir: &Path) -> io::Result<Vec<(PathBuf, bool)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        let is_shared = path.extension().is_some_and(|ending| SHARED.iter().any(|shared| ending == *shared));
+        let is_passing = path.extension().is_some_and(|ending| PASSING.iter().any(|passing| ending == *passing));
         let is_folder = path.is_dir();
-        if !is_shared && (is_folder || path.is_file()) {
+        // Several processes make and remove shards, and a link would keep one on the disk.
+        let stays = !is_passing && path.file_name() != Some(OsStr::new(SHARDS));
+        if stays && (is_folder || path.is_file()) {
             found.push((path, is_folder));
         }
     }
@@ -97,7 +102,7 @@ fn remove_what_is_new(dir: &Path, before: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves the files of `from` over those of `to`. A link to the same file stays where it is.
+/// Moves the files of `from` to `to`, over the files there. A second link to the same file changes nothing.
 fn move_files(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for (path, is_folder) in entries(from)? {
