@@ -1,9 +1,9 @@
 """Trains GPT-2 124M in compiled PyTorch on the tokens that Kiln prepared: the peer of the speedrun.
 
-usage: gpt2.py TRAIN.kiln DEV.kiln [--steps 900] [--rows 64] [--lr 1e-3] [--end-of-text 3]
+usage: gpt2.py TRAIN.kiln DEV.kiln [--steps 900] [--rows 64] [--lr 1e-3] [--end-of-text 2]
 
-The files are the token caches of `kiln prepare`. Rows of 1,024 tokens are cut from the shuffled documents, which an end-of-text token
-separates. Training is nanoGPT's: AdamW (0.9, 0.95), decay 0.1 on matrices, warm-up, cosine decay to a tenth, clipping at 1.0, bf16
+The files are the token caches of `kiln prepare`. An end-of-text token separates documents. Rows of 1,024
+tokens are cut from them and shuffled. Training is nanoGPT's: AdamW (0.9, 0.95), decay 0.1 on matrices, warm-up, cosine decay to a tenth, clipping at 1.0, bf16
 autocast over f32 weights, fused AdamW, `torch.compile`, SDPA. No loss is read between validations. The clock excludes compilation and
 validations, as Kiln's does.
 """
@@ -37,20 +37,20 @@ def documents(path):
 
 
 def rows(path, end_of_text, seed=None):
-    """All documents as rows `[N, 1025]`: tokens and, one place on, their labels. With a seed, documents are shuffled."""
+    """All documents as rows `[N, 1025]`: tokens and, one place on, their labels. With a seed, rows are shuffled."""
     tokens, offsets = documents(path)
-    order = np.arange(len(offsets) - 1)
-    if seed is not None:
-        np.random.default_rng(seed).shuffle(order)
-    text = np.empty(len(tokens) + len(order), np.int32)
+    n_documents = len(offsets) - 1
+    text = np.empty(len(tokens) + n_documents, np.int32)
     at = 0
-    for i in order:
+    for i in range(n_documents):
         document = tokens[offsets[i] : offsets[i + 1]]
         text[at : at + len(document)] = document
         text[at + len(document)] = end_of_text
         at += len(document) + 1
-    n = (len(text) - 1) // LEN
-    return torch.from_numpy(np.stack([text[i * LEN : i * LEN + LEN + 1] for i in range(n)]))
+    order = np.arange((len(text) - 1) // LEN)
+    if seed is not None:
+        np.random.default_rng(seed).shuffle(order)
+    return torch.from_numpy(np.stack([text[i * LEN : i * LEN + LEN + 1] for i in order]))
 
 
 def halves(batch):
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--warm-up", type=int, default=100)
     parser.add_argument("--validate-every", type=int, default=150)
-    parser.add_argument("--end-of-text", type=int, default=3)
+    parser.add_argument("--end-of-text", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
 
