@@ -85,6 +85,8 @@ pub const OUTER_FILE: &str = "outer.safetensors";
 pub const STATE_FILE: &str = "trainer_state.json";
 /// The model's shape.
 pub const MODEL_CONFIG_FILE: &str = "config.json";
+/// Folder of the checkpoints of a run.
+pub(crate) const CHECKPOINTS: &str = "checkpoints";
 /// The run's configuration.
 pub const RUN_CONFIG_FILE: &str = "config.toml";
 /// Sizes and hashes of all other files.
@@ -272,7 +274,7 @@ fn step_of(name: &str) -> Option<u64> {
 impl Checkpoints {
     /// The checkpoints of the run in `run_dir`. The folder need not exist yet.
     pub fn of_run(run_dir: &Path) -> Self {
-        Self { dir: run_dir.join("checkpoints"), held: None, keeps_start: false }
+        Self { dir: run_dir.join(CHECKPOINTS), held: None, keeps_start: false }
     }
 
     /// Returns the same checkpoints. With `keeps_start` the one before the first step is never deleted.

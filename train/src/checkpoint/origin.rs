@@ -8,7 +8,7 @@ use kiln_data::files::open_file;
 use kiln_data::files::replace::replace_file;
 
 use super::verified::read_manifest;
-use super::{CheckpointError, Checkpoints, TrainerState, read};
+use super::{CHECKPOINTS, CheckpointError, Checkpoints, TrainerState, read};
 
 /// The file next to the checkpoints that says which run they belong to.
 pub const RUN_FILE: &str = "run";
@@ -74,7 +74,7 @@ impl Checkpoints {
     /// The checkpoints next to the one in `path`, if it lies among the checkpoints of a run.
     pub fn around(path: &Path) -> Option<Self> {
         let dir = fs::canonicalize(path).ok()?.parent()?.to_path_buf();
-        (dir.file_name()? == "checkpoints").then(|| Self { dir, held: None, keeps_start: false })
+        (dir.file_name()? == CHECKPOINTS).then(|| Self { dir, held: None, keeps_start: false })
     }
 }
 

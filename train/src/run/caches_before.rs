@@ -26,10 +26,8 @@ impl CachesBefore {
     pub(super) fn of(dir: &Path) -> Self {
         let before = Self { dir: dir.to_path_buf() };
         // A start that was killed has not put them back.
-        if dir.join(KEPT).is_dir() {
-            before.put_back();
-        }
-        if link_files(&dir.join(CACHE), &dir.join(KEPT)).is_err() {
+        before.put_back();
+        if for_each_file(&dir.join(CACHE), &dir.join(KEPT), |file, link| fs::hard_link(file, link)).is_err() {
             let _ = fs::remove_dir_all(dir.join(KEPT));
         }
         before
@@ -47,7 +45,8 @@ impl CachesBefore {
         }
         // Nothing here may hide the error that ends the run.
         let _ = remove_what_is_new(&cache, &kept);
-        let _ = move_files(&kept, &cache);
+        // Over the files there. A second link to the same file changes nothing.
+        let _ = for_each_file(&kept, &cache, |file, place| fs::rename(file, place));
         let _ = fs::remove_dir_all(kept);
     }
 }
@@ -78,12 +77,12 @@ fn name(path: &Path) -> &Path {
     Path::new(path.file_name().unwrap_or_default())
 }
 
-/// Links all files of `from`, and of its folders, in `to`.
-fn link_files(from: &Path, to: &Path) -> io::Result<()> {
+/// Calls `apply` with each file of `from`, and of its folders, and with its place in `to`, where the folders are made.
+fn for_each_file(from: &Path, to: &Path, apply: fn(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for (path, is_folder) in entries(from)? {
-        let target = to.join(name(&path));
-        if is_folder { link_files(&path, &target) } else { fs::hard_link(&path, &target) }?;
+        let place = to.join(name(&path));
+        if is_folder { for_each_file(&path, &place, apply) } else { apply(&path, &place) }?;
     }
     Ok(())
 }
@@ -98,16 +97,6 @@ fn remove_what_is_new(dir: &Path, before: &Path) -> io::Result<()> {
             false if !there.is_file() => fs::remove_file(&path)?,
             false => {}
         }
-    }
-    Ok(())
-}
-
-/// Moves the files of `from` to `to`, over the files there. A second link to the same file changes nothing.
-fn move_files(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for (path, is_folder) in entries(from)? {
-        let target = to.join(name(&path));
-        if is_folder { move_files(&path, &target) } else { fs::rename(&path, &target) }?;
     }
     Ok(())
 }

@@ -9,11 +9,9 @@ use kiln_data::files::replace::replace_file;
 
 use super::error::RunError;
 use super::lock::{LOCK_FILE, RunLock};
-use crate::checkpoint::RUN_CONFIG_FILE;
+use crate::checkpoint::{CHECKPOINTS, RUN_CONFIG_FILE};
 use crate::config::Config;
 
-/// Folder of the checkpoints of a run.
-const CHECKPOINTS: &str = "checkpoints";
 /// Parent of the run folders that are not named with `--run`.
 const RUNS: &str = "runs";
 
