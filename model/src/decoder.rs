@@ -6,7 +6,6 @@ use burn::tensor::{Device, Int, Tensor};
 use kiln_kernels::{AttentionMask, DropoutStream};
 
 use crate::attention::{CrossAttention, SelfAttention};
-use crate::checkpointing::ActivationCheckpointing;
 use crate::config::Architecture;
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
@@ -15,7 +14,7 @@ use crate::norm::{BranchNorms, Entered, Norm, Residual, ResidualStream};
 use crate::places::Step;
 use crate::relative::RelativePositions;
 use crate::rows::{Rows, bias_of_scores};
-use crate::stack::{self, Layer, LayerInput};
+use crate::stack::{self, Layer, LayerInput, Training};
 
 /// Layers of causal self-attention, cross-attention if there is a source, and feed-forward.
 #[derive(Module, Debug)]
@@ -27,7 +26,7 @@ pub struct Decoder {
     /// What all layers add to the scores of self-attention; models with relative positions only.
     pub relative_positions: Option<RelativePositions>,
     #[module(skip)]
-    pub(crate) checkpointing: ActivationCheckpointing,
+    pub(crate) training: Training,
 }
 
 impl Decoder {
@@ -35,12 +34,7 @@ impl Decoder {
         let layers =
             (0..init.config.n_decoder_layers).map(|i| DecoderLayer::init(&init.at("layers").at(i), i)).collect();
         let relative_positions = RelativePositions::init(&init.at("relative_positions"), false);
-        Self {
-            layers,
-            norm: Residual::final_norm(init),
-            relative_positions,
-            checkpointing: ActivationCheckpointing::Off,
-        }
+        Self { layers, norm: Residual::final_norm(init), relative_positions, training: Training::default() }
     }
 
     /// Computes the hidden states of a whole target.
@@ -56,7 +50,7 @@ impl Decoder {
     ) -> Tensor<2> {
         let rows = RelativePositions::fill(&self.relative_positions, rows.clone(), x.dims()[0]);
         let input = LayerInput { rows, memory: memory.cloned() };
-        stack::run(&self.layers, &self.norm, x, &input, stream, self.checkpointing)
+        stack::run(&self.layers, &self.norm, x, &input, stream, self.training)
     }
 
     /// Starts an empty target for each source.

@@ -5,13 +5,12 @@ use burn::tensor::Tensor;
 use kiln_kernels::DropoutStream;
 
 use crate::attention::SelfAttention;
-use crate::checkpointing::ActivationCheckpointing;
 use crate::feed_forward::FeedForward;
 use crate::init::Init;
 use crate::norm::{BranchNorms, Entered, Norm, Residual, ResidualStream};
 use crate::relative::RelativePositions;
 use crate::rows::Rows;
-use crate::stack::{self, Layer, LayerInput};
+use crate::stack::{self, Layer, LayerInput, Training};
 
 /// Layers of self-attention and feed-forward.
 #[derive(Module, Debug)]
@@ -23,7 +22,7 @@ pub struct Encoder {
     /// What all layers add to their scores; models with relative positions only.
     pub relative_positions: Option<RelativePositions>,
     #[module(skip)]
-    pub(crate) checkpointing: ActivationCheckpointing,
+    pub(crate) training: Training,
 }
 
 impl Encoder {
@@ -31,12 +30,7 @@ impl Encoder {
         let layers =
             (0..init.config.n_encoder_layers).map(|i| EncoderLayer::init(&init.at("layers").at(i), i)).collect();
         let relative_positions = RelativePositions::init(&init.at("relative_positions"), true);
-        Self {
-            layers,
-            norm: Residual::final_norm(init),
-            relative_positions,
-            checkpointing: ActivationCheckpointing::Off,
-        }
+        Self { layers, norm: Residual::final_norm(init), relative_positions, training: Training::default() }
     }
 
     /// Computes the hidden states of the source.
@@ -46,7 +40,7 @@ impl Encoder {
     pub fn forward(&self, x: Tensor<2>, rows: &Rows, stream: Option<&DropoutStream>) -> Tensor<2> {
         let rows = RelativePositions::fill(&self.relative_positions, rows.clone(), x.dims()[0]);
         let input = LayerInput { rows, memory: None };
-        stack::run(&self.layers, &self.norm, x, &input, stream, self.checkpointing)
+        stack::run(&self.layers, &self.norm, x, &input, stream, self.training)
     }
 }
 

@@ -54,7 +54,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `config` shape of a model · `checkpointing` memory or time · `named_tensor` parameters on the host |
+//! | 0 | `config` shape of a model · `checkpointing` memory or time · `fp8` layers in eight bits · `named_tensor` parameters on the host |
 //! | 1 | `rows` lengths, documents, positions · `places` of keys and values · `init` first weights · `lora` merged adapters · `loss` · `prompts` checked prompts |
 //! | 2 | `batch` · `kv_cache` keys and values of earlier positions · `linear` · `norm` · `relative` positions · `learned_prompt` |
 //! | 3 | `classifier` classes of rows and tokens · `attention` · `feed_forward` · `position` · `mlm` masking · `stack` layers, with what they keep for backward |
@@ -77,6 +77,7 @@ mod encoder_decoder;
 mod encoder_only;
 mod feed_forward;
 pub mod flops;
+mod fp8;
 pub mod hf;
 pub mod hiding;
 mod init;
@@ -112,6 +113,7 @@ pub use encoder::{Encoder, EncoderLayer};
 pub use encoder_decoder::EncoderDecoder;
 pub use encoder_only::{EncoderOnly, MaskedHead};
 pub use feed_forward::FeedForward;
+pub use fp8::Fp8Layers;
 pub use kiln_kernels::{Activation, DropoutStream};
 pub use kv_cache::{DecoderCache, Memory};
 pub use learned_prompt::{Insertion, LearnedPrompt, is_learned_prompt, prompt_of_tokens};

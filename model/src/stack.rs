@@ -21,6 +21,7 @@ use kiln_kernels::{
 };
 
 use crate::checkpointing::ActivationCheckpointing;
+use crate::fp8::Fp8Layers;
 use crate::kv_cache::Memory;
 use crate::norm::{Entered, Norm, Residual, ResidualStream};
 use crate::rows::Rows;
@@ -45,6 +46,13 @@ pub(crate) trait Layer: Module + 'static {
     fn end(&self) -> (Option<&Param<Tensor<1>>>, Residual);
 }
 
+/// How a stack trains. A saved model does not remember it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Training {
+    pub(crate) checkpointing: ActivationCheckpointing,
+    pub(crate) fp8: Fp8Layers,
+}
+
 /// Runs `layers`, then `norm`.
 ///
 /// # Shapes
@@ -55,19 +63,30 @@ pub(crate) fn run<L: Layer>(
     x: Tensor<2>,
     input: &LayerInput,
     stream: Option<&DropoutStream>,
-    checkpointing: ActivationCheckpointing,
+    training: Training,
 ) -> Tensor<2> {
+    let Training { checkpointing, fp8 } = training;
+    let fp8 = if x.is_autodiff() { fp8 } else { Fp8Layers::None };
     let can_run_again = !Settings::current().reference_operators && has_custom_gradients(&x.device());
     let has_graph = x.is_autodiff() && !layers.is_empty() && can_run_again;
     if !has_graph || checkpointing == ActivationCheckpointing::Off {
-        let x = ResidualStream::new(x);
-        return layers.iter().fold(x, |x, layer| layer.pass(layer.enter(x, stream), input, stream)).end(norm, stream);
+        let (mut x, n) = (ResidualStream::new(x), layers.len());
+        for (i, layer) in layers.iter().enumerate() {
+            // Here the last product of the layer before is computed.
+            let products = fp8.install(i.saturating_sub(1), n);
+            let entered = layer.enter(x, stream);
+            drop(products);
+            let _products = fp8.install(i, n);
+            x = layer.pass(entered, input, stream);
+        }
+        let _products = fp8.install(n.saturating_sub(1), n);
+        return x.end(norm, stream);
     }
 
     let shared = input.shared();
     let input = input.clone().without_autodiff();
     let fork = stream.map(DropoutStream::fork);
-    let stack = Stack { layers: layers.to_vec(), norm: norm.clone(), input };
+    let stack = Stack { layers: layers.to_vec(), norm: norm.clone(), input, fp8 };
     let (y, kept) = stack.forward(x.clone().inner(), fork.as_ref(), checkpointing);
     if let Some((stream, fork)) = stream.zip(fork) {
         stream.join(&fork);
@@ -87,6 +106,7 @@ struct Stack<L> {
     norm: Option<Norm>,
     /// Without autodiff.
     input: LayerInput,
+    fp8: Fp8Layers,
 }
 
 /// What forward keeps: of each layer, and of the norm after the last.
@@ -135,11 +155,14 @@ impl<L: Layer> Stack<L> {
     ) -> (Tensor<2>, Kept) {
         let fork = || stream.map(DropoutStream::fork);
         let mut layers = Vec::with_capacity(self.layers.len());
-        let mut now = ResidualStream::new(x);
-        for layer in &self.layers {
+        let (mut now, n) = (ResidualStream::new(x), self.layers.len());
+        for (i, layer) in self.layers.iter().enumerate() {
             let (layer, stream_before) = (layer.valid(), fork());
+            let products = self.fp8.install(i.saturating_sub(1), n);
             let entered = layer.enter(now, stream);
+            drop(products);
             let sum = entered.sum.clone();
+            let _products = self.fp8.install(i, n);
 
             let pass = || layer.pass(entered, &self.input, stream);
             let retained;
@@ -154,12 +177,13 @@ impl<L: Layer> Stack<L> {
         }
 
         let stream_before = fork();
+        let _products = self.fp8.install(n.saturating_sub(1), n);
         let (sum, y) = now.finish(&self.norm.as_ref().map(Module::valid), stream);
         (y, Kept { layers, end: Checkpoint { sum, stream: stream_before, retained: None } })
     }
 
     fn backward(self, dy: Tensor<2>, kept: Kept) -> Backward {
-        let Self { layers, norm, input } = self;
+        let Self { layers, norm, input, fp8 } = self;
         let Kept { layers: checkpoints, end } = kept;
         let mut backward = Backward { sum: dy, branch: None, shared: [None, None], leaves: Vec::new() };
 
@@ -173,6 +197,7 @@ impl<L: Layer> Stack<L> {
 
         for (i, Checkpoint { sum, stream, retained }) in checkpoints.into_iter().enumerate().rev() {
             let (layer, before) = (&layers[i], i.checked_sub(1).map(|i| &layers[i]));
+            let _products = fp8.install(i, layers.len());
             let start = Start::new(sum, before);
             let input = input.clone().with_shared(|tensor| Tensor::from_inner(tensor).require_grad());
             let entered = layer.enter(start.stream(), stream.as_ref());

@@ -12,7 +12,9 @@ use crate::config::{Architecture, TransformerConfig};
 use crate::decoder_only::DecoderOnly;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::encoder_only::EncoderOnly;
+use crate::fp8::Fp8Layers;
 use crate::loss::{EvalSums, LossSums, PreferenceSums, RowSums};
+use crate::stack::Training;
 
 /// A model of any architecture. The enum adds nothing to the parameter paths of the model.
 #[derive(Debug, Clone)]
@@ -201,14 +203,24 @@ impl Transformer {
     /// Returns the model with another choice of the activations that training keeps. A saved model does not
     /// remember the choice.
     #[must_use]
-    pub fn with_checkpointing(mut self, checkpointing: ActivationCheckpointing) -> Self {
+    pub fn with_checkpointing(self, checkpointing: ActivationCheckpointing) -> Self {
+        self.with_training(|training| training.checkpointing = checkpointing)
+    }
+
+    /// Returns the model with another choice of the layers that train in FP8. A saved model does not remember the choice.
+    #[must_use]
+    pub fn with_fp8_layers(self, layers: Fp8Layers) -> Self {
+        self.with_training(|training| training.fp8 = layers)
+    }
+
+    fn with_training(mut self, change: impl Fn(&mut Training)) -> Self {
         match &mut self {
             Self::EncoderDecoder(model) => {
-                model.encoder.checkpointing = checkpointing;
-                model.decoder.checkpointing = checkpointing;
+                change(&mut model.encoder.training);
+                change(&mut model.decoder.training);
             }
-            Self::DecoderOnly(model) => model.decoder.checkpointing = checkpointing,
-            Self::EncoderOnly(model) => model.encoder.checkpointing = checkpointing,
+            Self::DecoderOnly(model) => change(&mut model.decoder.training),
+            Self::EncoderOnly(model) => change(&mut model.encoder.training),
         }
         self
     }

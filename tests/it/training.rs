@@ -350,7 +350,7 @@ fn a_precision_is_audited_against_f32() {
     place.run(&["check"]).refused(2, &["RUN"]);
     place.run(&["check", "runs/a", "--precision", "fp16"]).refused(2, &["--precision"]);
     place.run(&["check", "runs/a", "--set", "optim.lr=1"]).refused(2, &["options of --precision"]);
-    place.run(&["check", "--precision", "fp8"]).refused(2, &["fp16"]);
+    place.run(&["check", "--precision", "fp4"]).refused(2, &["fp16"]);
 }
 
 /// The plan of a run is in its notes, and its default warm-up follows the steps.

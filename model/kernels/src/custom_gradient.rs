@@ -19,7 +19,7 @@ use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use burn_autodiff::{Autodiff, NodeId, grads};
 use burn_flex::Flex;
 
-use crate::linear::{Layout, LinearOps, ProductKind, register_products};
+use crate::linear::{Layout, ProductKind, register_products};
 use crate::settings::is_cpu;
 
 /// The gradient of a leaf of a graph, such as a parameter.
@@ -196,7 +196,8 @@ fn root<B: Concrete>(
     let product = product.map(|(operands, gradient)| (operands.map(|operand| operand.into_primitive()), gradient));
 
     let value = B::float_zeros(Shape::new([1]), &dy.device(), dy.dtype().into());
-    let root = match Backward::<B, 3>::prepare::<NoCheckpointing>(Root, nodes).compute_bound().stateful() {
+    let node = Root { product: ProductKind::new(Layout::NN) };
+    let root = match Backward::<B, 3>::prepare::<NoCheckpointing>(node, nodes).compute_bound().stateful() {
         OpsKind::Tracked(prep) => prep.finish((dy, product), value),
         OpsKind::UnTracked(prep) => prep.finish(value),
     };
@@ -204,7 +205,9 @@ fn root<B: Concrete>(
 }
 
 #[derive(Debug)]
-struct Root;
+struct Root {
+    product: ProductKind,
+}
 
 impl<B: Concrete> Backward<B, 3> for Root {
     type State = (FloatTensor<B>, Product<FloatTensor<B>>);
@@ -216,7 +219,7 @@ impl<B: Concrete> Backward<B, 3> for Root {
             grads.register::<B>(y, dy);
         }
         if let Some((operands, gradient)) = product {
-            B::register_products(grads, gradient, operands, [x, weight]);
+            B::register_products(grads, self.product, gradient, operands, [x, weight]);
         }
     }
 }
@@ -234,33 +237,25 @@ trait Concrete: Backend {
     /// Registers the gradients of both operands of a product, given the gradient `dy` of its result.
     fn register_products(
         grads: &mut grads::Gradients,
+        kind: ProductKind,
         dy: FloatTensor<Self>,
         operands: [FloatTensor<Self>; 2],
         nodes: [Option<NodeId>; 2],
     );
 }
 
-/// [`Concrete::register_products`] by kernels.
-fn register_fused_products<B: Backend + LinearOps>(
-    grads: &mut grads::Gradients,
-    dy: FloatTensor<B>,
-    operands: [FloatTensor<B>; 2],
-    nodes: [Option<NodeId>; 2],
-) {
-    register_products::<B>(grads, ProductKind::new(Layout::NN), dy, operands, nodes);
-}
-
 /// [`Concrete::register_products`] on a device of CubeCL, which has kernels if it is CUDA's.
 #[cfg(feature = "cuda")]
 fn register_cube_products(
     grads: &mut grads::Gradients,
+    kind: ProductKind,
     dy: FloatTensor<Cube>,
     operands: [FloatTensor<Cube>; 2],
     nodes: [Option<NodeId>; 2],
 ) {
     match dy.device() {
-        cubecl::Device::Cuda(_) => register_fused_products::<Cube>(grads, dy, operands, nodes),
-        _ => register_plain_products::<Cube>(grads, dy, operands, nodes),
+        cubecl::Device::Cuda(_) => register_products::<Cube>(grads, kind, dy, operands, nodes),
+        _ => register_plain_products::<Cube>(grads, kind, dy, operands, nodes),
     }
 }
 
@@ -268,6 +263,7 @@ fn register_cube_products(
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 fn register_plain_products<B: Backend>(
     grads: &mut grads::Gradients,
+    _kind: ProductKind,
     dy: FloatTensor<B>,
     [x, weight]: [FloatTensor<B>; 2],
     [of_x, of_weight]: [Option<NodeId>; 2],
@@ -309,17 +305,18 @@ macro_rules! concrete {
 
             fn register_products(
                 grads: &mut grads::Gradients,
+                kind: ProductKind,
                 dy: FloatTensor<Self>,
                 operands: [FloatTensor<Self>; 2],
                 nodes: [Option<NodeId>; 2],
             ) {
-                $register_products(grads, dy, operands, nodes);
+                $register_products(grads, kind, dy, operands, nodes);
             }
         }
     };
 }
 
-concrete!(Flex, register_fused_products::<Flex>);
+concrete!(Flex, register_products::<Flex>);
 #[cfg(feature = "cuda")]
 concrete!(Cube, register_cube_products);
 #[cfg(all(feature = "wgpu", not(feature = "cuda")))]

@@ -15,7 +15,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | 0 | `kernel_set` kernels for GPUs of several generations · `device_queue` the queue of a GPU · `ranges` |
+//! | 0 | `fp8` numbers of eight bits · `kernel_set` kernels for GPUs of several generations · `device_queue` the queue of a GPU · `ranges` |
 //! | 1 | `calls` · `laps` · `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `maybe` · `retained` |
 //! | 2 | `readback` reading without waiting · `capture` · `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `step_attention` attention of decoding · `swiglu` · `optim` |
 //! | 3 | `activation` · `random` · `collective` |
@@ -47,6 +47,7 @@ mod custom_gradient;
 mod device_queue;
 mod dropout;
 mod embedding;
+mod fp8;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod head_norm;

@@ -16,7 +16,7 @@ use crate::kernel_set::F32Products;
 
 thread_local! {
     static CURRENT: Cell<Settings> = const {
-        Cell::new(Settings { reference_operators: false, f32_products: F32Products::F32 })
+        Cell::new(Settings { reference_operators: false, f32_products: F32Products::F32, fp8_products: false })
     };
 }
 
@@ -54,6 +54,11 @@ pub struct Settings {
     pub reference_operators: bool,
     /// How products of f32 tensors are computed on a GPU.
     pub f32_products: F32Products,
+    /// Products and their gradients take operands that are rounded to FP8, each tensor with a scale of its own: on Hopper of
+    /// bf16 tensors, in FP8 arithmetic; on the CPU in f32, for tests. The projection to logits of
+    /// [`linear_cross_entropy`](crate::linear_cross_entropy) stays as it is, and so do products of fewer than 16 tokens, or of
+    /// widths that are not multiples of 16.
+    pub fp8_products: bool,
 }
 
 impl Settings {
@@ -123,7 +128,8 @@ pub(crate) fn runs_plain(device: &Device) -> bool {
 mod tests {
     use super::*;
 
-    const REFERENCE: Settings = Settings { reference_operators: true, f32_products: F32Products::F32 };
+    const REFERENCE: Settings =
+        Settings { reference_operators: true, f32_products: F32Products::F32, fp8_products: false };
 
     #[test]
     fn guards_nest_and_restore() {

@@ -19,6 +19,7 @@ use super::super::config_args::{ConfigArgs, DeviceArgs};
 /// A precision that can be audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Audited {
+    Fp8,
     Fp16,
     Bf16,
     F32,
@@ -58,6 +59,7 @@ impl AuditArgs {
 
 pub(super) fn run<M: Model>(args: &AuditArgs, init: &Init<'_, M>) -> Result<()> {
     let (name, precision) = match args.precision.expect("clap requires a run or a precision") {
+        Audited::Fp8 => ("fp8", Precision::Fp8),
         Audited::Fp16 => ("fp16", Precision::Fp16),
         Audited::Bf16 => ("bf16", Precision::Bf16),
         Audited::F32 => ("f32", Precision::F32),

@@ -16,6 +16,39 @@ pub enum Precision {
     Bf16,
     /// IEEE half precision weights and activations, with a dynamic loss scale: for GPUs without bfloat16.
     Fp16,
+    /// As bfloat16, but the products of layers and their gradients take operands in FP8. GPUs since Hopper; a CPU computes in f32 with
+    /// operands rounded to FP8, for tests.
+    Fp8,
+}
+
+/// `precision = "fp8"`: whose products take operands in FP8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fp8Layers {
+    /// Those of all layers.
+    All,
+    /// Those of all layers but the first and the last of each stack.
+    Inner,
+}
+
+impl Fp8Layers {
+    /// Returns what is wrong with this choice in `precision`.
+    pub(super) fn problem(self, precision: Precision) -> Option<String> {
+        let is_idle = self == Self::Inner && precision != Precision::Fp8;
+        is_idle.then(|| {
+            "train.fp8_layers = \"inner\" has no effect, because train.precision is not \"fp8\"; set train.precision = \"fp8\", or \
+             remove train.fp8_layers"
+                .into()
+        })
+    }
+
+    /// Returns the choice as the model knows it.
+    pub fn of_model(self) -> kiln_model::Fp8Layers {
+        match self {
+            Self::All => kiln_model::Fp8Layers::All,
+            Self::Inner => kiln_model::Fp8Layers::Inner,
+        }
+    }
 }
 
 /// Which kernels compute products and attention on a GPU.
@@ -65,7 +98,7 @@ impl F32Products {
 
     /// Returns what is wrong with this choice in `precision`.
     pub(super) fn problem(self, precision: Precision) -> Option<String> {
-        let is_idle = self == Self::Tf32 && matches!(precision, Precision::Bf16 | Precision::Fp16);
+        let is_idle = self == Self::Tf32 && matches!(precision, Precision::Bf16 | Precision::Fp16 | Precision::Fp8);
         is_idle.then(|| {
             "train.f32_products = \"tf32\" has no effect, because train.precision leaves no products in f32; set \
              train.precision = \"f32\", or remove train.f32_products"

@@ -44,7 +44,7 @@ pub use builder::ConfigBuilder;
 pub use cache_limit::{DiskSize, RemovedSwitch};
 pub use choices::{LostReplicas, NonFinite, OptimizerChoice};
 pub(crate) use device::computed_again;
-pub use device::{Capture, Checkpointing, F32Products, Kernels, Precision};
+pub use device::{Capture, Checkpointing, F32Products, Fp8Layers, Kernels, Precision};
 pub use generate::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 pub use kiln_data::Task;
 #[doc(hidden)]
@@ -209,6 +209,8 @@ pub struct TrainConfig {
     /// GPU, `precision = "f32"`: how products multiply, also in attention. `f32`: with the accuracy of f32, as PyTorch does unless told
     /// otherwise. `tf32`: rounded to TF32, 11 significant bits, for the tensor cores.
     pub f32_products: F32Products,
+    /// `precision = "fp8"`: the layers whose products take operands in FP8: `all`, or `inner` for all but the first and the last.
+    pub fp8_layers: Fp8Layers,
     /// GPU: whether equal seeds must give equal bits, as they do on the CPU. Kiln refuses settings that cannot promise this. Before
     /// the first step it computes the gradients of the largest batch twice and compares them.
     pub deterministic: bool,
@@ -319,6 +321,7 @@ impl Default for TrainConfig {
             max_minutes: 0.0,
             precision: Precision::Auto,
             f32_products: F32Products::F32,
+            fp8_layers: Fp8Layers::All,
             deterministic: false,
             grad_accum_steps: 1,
             label_smoothing: 0.1,

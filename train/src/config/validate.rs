@@ -313,6 +313,7 @@ impl TrainConfig {
             ));
         }
         problems.extend(self.f32_products.problem(self.precision));
+        problems.extend(self.fp8_layers.problem(self.precision));
         self.loss_scale.validate(problems);
     }
 }

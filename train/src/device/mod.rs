@@ -20,7 +20,7 @@ use thiserror::Error;
 pub use kernels::{KERNEL_FILE, KERNEL_FILE_VARIABLE, kernel_folder, take_kernel_notes};
 pub use memory::{device_memory, live_bytes, machine_of, reserved_bytes};
 pub use peak::{peak_bytes_per_sec, peak_flops_per_sec};
-pub use precision::{PrecisionError, compute_dtype};
+pub use precision::{PrecisionError, compute_dtype, fp8_layers};
 pub use telemetry::Telemetry;
 pub use upload::{RowSources, Uploaded, send_split, upload, upload_split};
 

@@ -1,10 +1,11 @@
 //! The dtype of weights and activations. Master weights, optimizer state, statistics and reductions are always f32.
 
 use burn::tensor::{DType, Device, FloatDType};
-use kiln_kernels::{has_kernels, is_cuda};
+use kiln_kernels::{KernelSet, has_kernels, is_cuda, product_kernels};
+use kiln_model::{Fp8Layers, TransformerConfig};
 use thiserror::Error;
 
-use crate::config::Precision;
+use crate::config::{Precision, TrainConfig};
 
 /// The device does not support the requested precision.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -23,6 +24,9 @@ const NO_KERNELS_BF16: PrecisionError = PrecisionError {
     instead: "\"f32\" or \"auto\"",
 };
 const NO_KERNELS_FP16: PrecisionError = PrecisionError { wanted: "fp16", ..NO_KERNELS_BF16 };
+const NO_FP8: PrecisionError =
+    PrecisionError { wanted: "fp8", who: "GPUs of the Hopper generation support it", instead: "\"bf16\" or \"auto\"" };
+const NO_KERNELS_FP8: PrecisionError = PrecisionError { wanted: "fp8", ..NO_KERNELS_BF16 };
 const NO_FP16: PrecisionError =
     PrecisionError { wanted: "fp16", who: "GPUs support it", instead: "\"f32\" or \"auto\"" };
 
@@ -33,6 +37,10 @@ pub fn compute_dtype(precision: Precision, device: &Device) -> Result<FloatDType
     match precision {
         Precision::Bf16 if !has_kernels(device) => Err(NO_KERNELS_BF16),
         Precision::Fp16 if !has_kernels(device) => Err(NO_KERNELS_FP16),
+        Precision::Fp8 if !has_kernels(device) => Err(NO_KERNELS_FP8),
+        Precision::Fp8 if !is_cuda(device) => Ok(FloatDType::F32),
+        Precision::Fp8 if product_kernels(device) == Some(KernelSet::Hopper) => Ok(FloatDType::BF16),
+        Precision::Fp8 => Err(NO_FP8),
         Precision::F32 => Ok(FloatDType::F32),
         Precision::Bf16 if has(DType::BF16) => Ok(FloatDType::BF16),
         Precision::Bf16 => Err(NO_BF16),
@@ -40,6 +48,25 @@ pub fn compute_dtype(precision: Precision, device: &Device) -> Result<FloatDType
         Precision::Fp16 => Err(NO_FP16),
         Precision::Auto if is_cuda(device) && has(DType::BF16) => Ok(FloatDType::BF16),
         Precision::Auto => Ok(FloatDType::F32),
+    }
+}
+
+/// The narrowest model, `d_model`, that FP8 makes faster (benches/results/2026-11-28-h200-fp8.md).
+pub(crate) const FP8_PAYS_FROM: usize = 1536;
+
+/// Returns the layers that multiply in FP8 by `train`, and a note if FP8 was asked for and does not pay for a model of `shape` on
+/// `device`.
+pub fn fp8_layers(train: &TrainConfig, shape: &TransformerConfig, device: &Device) -> (Fp8Layers, Option<String>) {
+    let width = shape.d_model;
+    match train.precision {
+        Precision::Fp8 if is_cuda(device) && width < FP8_PAYS_FROM => {
+            let note = format!(
+                "train.precision = \"fp8\": layers of {width} features are faster in bf16, so they compute in bf16 (FP8 pays from {FP8_PAYS_FROM} on)"
+            );
+            (Fp8Layers::None, Some(note))
+        }
+        Precision::Fp8 => (train.fp8_layers.of_model(), None),
+        _ => (Fp8Layers::None, None),
     }
 }
 

@@ -6,7 +6,8 @@ use kiln_data::{Rank, Shape};
 use kiln_kernels::has_kernels;
 use kiln_model::flops::{TrainSetting, attention_has_kernel, train_bytes, train_flops_per_batch};
 use kiln_model::{
-    ActivationCheckpointing, Batch, DropoutStream, EvalSums, LossSums, Positions, PreferenceSums, RowSums, Transformer,
+    ActivationCheckpointing, Batch, DropoutStream, EvalSums, Fp8Layers, LossSums, Positions, PreferenceSums, RowSums,
+    Transformer,
 };
 
 use crate::config::{Config, GenerateConfig};
@@ -25,6 +26,9 @@ use crate::generate::{GenerateError, Translator, impression};
 pub trait Model: Module + 'static {
     /// Whether [`Self::with_checkpointing`] has a choice.
     const HAS_CHECKPOINTING: bool = false;
+
+    /// Whether [`Self::with_fp8_layers`] has a choice.
+    const HAS_FP8: bool = false;
 
     /// Whether `task = "mlm"` hides tokens of the input. `false`: the model reads them all, and `train.masked_share` has no effect.
     const HIDES_TOKENS: bool = true;
@@ -98,6 +102,12 @@ pub trait Model: Module + 'static {
         self
     }
 
+    /// Returns the model with another choice of the layers that train in FP8.
+    #[must_use]
+    fn with_fp8_layers(self, _layers: Fp8Layers) -> Self {
+        self
+    }
+
     /// Returns the model with the one that [`Self::prefer`] and [`Self::loss`] of preferences compare it with: a copy from before
     /// training. None if it has no such comparison.
     #[must_use]
@@ -143,6 +153,7 @@ pub trait Model: Module + 'static {
 
 impl Model for Transformer {
     const HAS_CHECKPOINTING: bool = true;
+    const HAS_FP8: bool = true;
 
     fn loss(&self, batch: &Batch, label_smoothing: f64, stream: Option<&DropoutStream>) -> LossSums {
         Transformer::loss(self, batch, label_smoothing, stream)
@@ -181,6 +192,10 @@ impl Model for Transformer {
     fn train_flops(&self, shape: Shape, masked_share: Option<f64>) -> Option<f64> {
         let Shape { batch_size, source_len, target_len } = shape;
         Some(train_flops_per_batch(self.config(), [batch_size, source_len, target_len], masked_share).total())
+    }
+
+    fn with_fp8_layers(self, layers: Fp8Layers) -> Self {
+        Transformer::with_fp8_layers(self, layers)
     }
 
     fn with_checkpointing(self, checkpointing: ActivationCheckpointing) -> Self {

@@ -22,9 +22,9 @@ use super::state::{Start, TrainState};
 use super::trainer::Trainer;
 use crate::checkpoint::{Checkpoints, NamedTensor, Resume, lasting_fields, run_of};
 use crate::config::task::traits_of;
-use crate::config::{Config, LostReplicas};
+use crate::config::{Config, LostReplicas, Precision};
 use crate::dataset::Vocabulary;
-use crate::device::{compute_dtype, peak_flops_per_sec};
+use crate::device::{compute_dtype, fp8_layers, peak_flops_per_sec};
 use crate::eval::{Hiding, Init, Masking, Model};
 use crate::optim::ParamEntry;
 
@@ -50,6 +50,10 @@ impl<M: Model> Trainer<M> {
         let Setup { mut config, run_dir, device, vocabulary, weights, train, validation, mut logging, ranks, .. } =
             setup;
         let dtype = compute_dtype(config.train.precision, &device)?;
+        ensure!(
+            config.train.precision != Precision::Fp8 || M::HAS_FP8,
+            "train.precision = \"fp8\": this model does not say which of its layers can (kiln::Model::with_fp8_layers); use \"bf16\""
+        );
         let operators = Settings { reference_operators: setup.reference_operators, ..Settings::default() };
         let operators = config.train.f32_products.within(operators);
         let _installed = operators.install();
@@ -93,6 +97,9 @@ impl<M: Model> Trainer<M> {
             preflight.run(&mut config.train, begin, &mut logging)?
         };
         name_run(&mut state, &config, (&*train, &vocabulary), (resume, weights)); // the state has copies
+        if let (_, Some(note)) = fp8_layers(&config.train, &state.shape, &device) {
+            logging.note(&note)?;
+        }
         if let Some(note) = frozen_note(&state) {
             logging.note(&note)?;
         }

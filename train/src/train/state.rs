@@ -13,6 +13,7 @@ use crate::checkpoint::{
     Best, CheckpointError, LossScale, NamedTensor, Patience, Replicas, Snapshot, flat_states, flat_tensor, load_model,
 };
 use crate::config::{Config, LossScaleConfig, LostReplicas, NonFinite};
+use crate::device::fp8_layers;
 use crate::eval::{Hiding, Init, Masking, Model};
 use crate::metrics::SourceMetrics;
 use crate::optim::{Ema, FlatOptimizer, Frozen, Groups, LearningRate, ParamTable, Setup, Slices};
@@ -184,7 +185,8 @@ impl<M: Model> TrainState<M> {
         (optimizer, frozen): (FlatOptimizer, Frozen),
         dtype: FloatDType,
     ) -> Self {
-        let module = frozen.put(module, optimizer.table(), dtype);
+        let (fp8, _) = fp8_layers(&config.train, shape, &device_of(&module));
+        let module = frozen.put(module, optimizer.table(), dtype).with_fp8_layers(fp8);
         let decay = config.train.ema_decay;
         let ema = (decay > 0.0).then(|| Ema::new(decay, &optimizer.state().master));
 

@@ -6,6 +6,7 @@ mod ending;
 mod faults;
 mod feed;
 mod fp16;
+mod fp8;
 mod freezing;
 mod hiding;
 mod lion;

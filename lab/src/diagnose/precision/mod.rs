@@ -92,6 +92,7 @@ impl<M: Model> Subject<'_, M> {
         let mut config = config.clone();
         // The audit counts non-finite steps; it does not stop at them.
         config.train.non_finite = NonFinite::Skip;
+        config.train.precision = precision;
         let (model, vocabulary, checkpointing) = (&config.model, Some(&data.vocabulary), ActivationCheckpointing::Off);
         let mut state = Prepared { config: &config, model, vocabulary, checkpointing, dtype, device }.state(init)?;
 
@@ -238,8 +239,10 @@ mod tests {
     }
 
     #[test]
-    fn fp16_and_bf16_learn_what_f32_learns() {
-        for (precision, tolerance) in [(Precision::Fp16, 0.01), (Precision::Bf16, 0.03), (Precision::F32, 0.0)] {
+    fn other_precisions_learn_what_f32_learns() {
+        for (precision, tolerance) in
+            [(Precision::Fp8, 0.05), (Precision::Fp16, 0.01), (Precision::Bf16, 0.03), (Precision::F32, 0.0)]
+        {
             let audit = audited(precision, |config| config.train.loss_scale.init = 1024.0);
             assert_eq!(audit.problems(tolerance), Vec::<String>::new(), "{precision:?}");
             assert!(audit.asked.tokens_per_sec > 0.0 && audit.asked.steps.len() == 12);

@@ -76,6 +76,64 @@ unary!(
     "llvm.nvvm.lg2.approx.ftz.f"
 );
 
+/// Declares a function that rounds two numbers to FP8, beyond the largest one to that one, and returns them in 16 bits.
+macro_rules! fp8_pair {
+    ($(#[$doc:meta])* $function:ident, $op:ident, $name:literal, $intrinsic:literal) => {
+        #[cube_op(name = $name)]
+        #[result_ty(argument)]
+        #[op_traits(CanMaterialize, Pure, PropagatesUniformity)]
+        struct $op {
+            upper: Value,
+            lower: Value,
+        }
+
+        #[op_interface_impl]
+        impl ToLLVMDialect for $op {
+            fn rewrite(
+                &self,
+                ctx: &mut Context,
+                rewriter: &mut DialectConversionRewriter,
+                _operands_info: &OperandsInfo,
+            ) -> Result<()> {
+                let operands = vec![self.upper(ctx), self.lower(ctx)];
+                let types = operands.iter().map(|operand| operand.get_type(ctx)).collect();
+                let result = cube_type_to_llvm(ctx, self.get_result(ctx).get_type(ctx));
+                let signature = FuncType::get(ctx, result, types, false);
+                let call = CallIntrinsicOp::new(ctx, $intrinsic.into(), signature, operands);
+                rewriter.insert_op(ctx, &call);
+                rewriter.replace_operation_with_values(ctx, self.get_operation(), vec![call.get_result(ctx)]);
+                Ok(())
+            }
+        }
+
+        $(#[$doc])*
+        #[cube]
+        pub(crate) fn $function(upper: f32, lower: f32) -> u16 {
+            intrinsic!(|scope| {
+                let (upper, lower) = (upper.read_value(scope), lower.read_value(scope));
+                let two = u16::__expand_as_type(scope);
+                let op = $op::new(scope.ctx_mut(), two, upper, lower);
+                scope.register_with_result(&op).into()
+            })
+        }
+    };
+}
+
+fp8_pair!(
+    /// Returns two numbers in E4M3, `cvt.rn.satfinite.e4m3x2.f32`.
+    pair_of_e4m3,
+    PairOfE4m3Op,
+    "kiln.pair_of_e4m3",
+    "llvm.nvvm.ff.to.e4m3x2.rn"
+);
+fp8_pair!(
+    /// Returns two numbers in E5M2, `cvt.rn.satfinite.e5m2x2.f32`.
+    pair_of_e5m2,
+    PairOfE5m2Op,
+    "kiln.pair_of_e5m2",
+    "llvm.nvvm.ff.to.e5m2x2.rn"
+);
+
 /// Returns `e^x`, element by element.
 #[cube]
 pub(crate) fn exp<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {

@@ -14,6 +14,7 @@ use cubecl::cmma::MmaDefinition;
 use cubecl::prelude::*;
 
 use super::mma::{LINE, Pair, Reader, half_of, multiply, quad_transpose, zeroed};
+use crate::fp8::Fp8;
 use crate::kernel_set::F32Products;
 
 /// Elements of the summed dimension per instruction.
@@ -27,6 +28,8 @@ const BELOW: u32 = (1 << 13) - 1;
 pub(crate) enum Arithmetic {
     /// 16-bit floats as they are.
     Sixteen,
+    /// FP8: the formats of both operands. Two of their numbers lie in an element of 16 bits.
+    Eight([Fp8; 2]),
     /// f32 rounded to TF32.
     Tf32,
     /// f32 as sums of two TF32 numbers.
@@ -44,7 +47,12 @@ impl Arithmetic {
     }
 
     pub(crate) fn is_f32(self) -> bool {
-        self != Self::Sixteen
+        matches!(self, Self::Tf32 | Self::F32)
+    }
+
+    /// Numbers in an element.
+    pub(crate) fn per_element(self) -> usize {
+        if matches!(self, Self::Eight(_)) { 2 } else { 1 }
     }
 
     /// Elements of a vector of 16 bytes.

@@ -24,9 +24,12 @@ use cubecl_ir::dialect::matrix::{
     WgmmaWaitGroupOp,
 };
 use cubecl_ir::types::MatrixShape;
+use cubecl_ir::types::scalar::{Float8E4M3Type, Float8E5M2Type};
 use pliron::builtin::attributes::TypeAttr;
 use pliron::r#type::TypeHandle;
 use pliron::value::Value;
+
+use crate::fp8::Fp8;
 
 /// Bytes of the summed dimension per instruction.
 pub(crate) const STEP_BYTES: usize = 32;
@@ -137,13 +140,33 @@ pub(crate) fn multiply_described<E: Float>(
     intrinsic!(|scope| {
         let operands = [a.read_value(scope), b.read_value(scope)];
         let (acc, element) = (acc.__extract_list(scope), E::__expand_as_type(scope));
-        issue(scope, operands, acc, element, [columns, k], [a_major, b_major]);
+        issue(scope, operands, acc, [element; 2], [columns, k], [a_major, b_major]);
+    })
+}
+
+/// [`multiply_described`] of [`STEP_BYTES`] numbers in FP8 along K.
+#[cube]
+pub(crate) fn multiply_fp8(
+    acc: &mut Array<f32>,
+    a: u64,
+    b: u64,
+    #[comptime] columns: usize,
+    #[comptime] formats: [Fp8; 2],
+) {
+    intrinsic!(|scope| {
+        let operands = [a.read_value(scope), b.read_value(scope)];
+        let acc = acc.__extract_list(scope);
+        let elements = formats.map(|format| match format {
+            Fp8::E4M3 => Float8E4M3Type::get(scope.ctx()).into(),
+            Fp8::E5M2 => Float8E5M2Type::get(scope.ctx()).into(),
+        });
+        issue(scope, operands, acc, elements, [columns, STEP_BYTES], [WgmmaMajor::K; 2]);
     })
 }
 
 /// Issues an instruction with a left operand whose rows run along the summed dimension.
 fn enqueue(scope: &Scope, operands: [Value; 2], acc: Value, element: TypeHandle, layout: WgmmaTileLayout) {
-    issue(scope, operands, acc, element, [layout.rows, K_STEP], [WgmmaMajor::K, layout.major]);
+    issue(scope, operands, acc, [element; 2], [layout.rows, K_STEP], [WgmmaMajor::K, layout.major]);
 }
 
 /// Issues an instruction. The type of `a` decides the kind of left operand: registers, or a descriptor.
@@ -151,13 +174,13 @@ fn issue(
     scope: &Scope,
     [a, b]: [Value; 2],
     acc: Value,
-    element: TypeHandle,
+    elements: [TypeHandle; 2],
     [columns, k]: [usize; 2],
     [a_major, b_major]: [WgmmaMajor; 2],
 ) {
-    let element = TypeAttr::new(element);
+    let [of_a, of_b] = elements.map(TypeAttr::new);
     let shape = MatrixShape { m: WARPGROUP_M, n: columns, k };
-    let op = WgmmaOp::new(scope.ctx_mut(), a, b, acc, element.clone(), element, shape, a_major, b_major);
+    let op = WgmmaOp::new(scope.ctx_mut(), a, b, acc, of_a, of_b, shape, a_major, b_major);
     scope.register(&op);
 }
 

@@ -60,12 +60,15 @@ pub(crate) fn register_products<B: Backend + LinearOps>(
     [x, weight]: [FloatTensor<B>; 2],
     [of_x, of_weight]: [Option<NodeId>; 2],
 ) {
-    if let Some(node) = of_x {
-        grads.register::<B>(node, B::product(dy.clone(), weight, kind.of_input_gradient()));
-    }
-    if let Some(node) = of_weight {
+    if let (Some(of_x), Some(of_weight)) = (of_x, of_weight) {
+        let (dx, dweight) = B::product_gradients(dy, x, weight, kind);
+        grads.register::<B>(of_x, dx);
+        grads.register::<B>(of_weight, dweight);
+    } else if let Some(node) = of_x {
+        grads.register::<B>(node, B::product(dy, weight, kind.of_input_gradient()));
+    } else if let Some(node) = of_weight {
         let (a, b) = kind.layout.for_weight_gradient(x, dy);
-        grads.register::<B>(node, B::product(a, b, kind.with(Layout::TN)));
+        grads.register::<B>(node, B::product(a, b, kind.of_weight_gradient()));
     }
 }
 
@@ -122,6 +125,15 @@ impl<B: Backend + LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C>
     fn product(a: FloatTensor<Self>, b: FloatTensor<Self>, kind: ProductKind) -> FloatTensor<Self> {
         assert!(!a.is_tracked() && !b.is_tracked(), "the gradient of a weight has no gradient of its own");
         Self::from_inner(B::product(a.into_primitive(), b.into_primitive(), kind))
+    }
+
+    fn product_gradients(
+        _dy: FloatTensor<Self>,
+        _x: FloatTensor<Self>,
+        _weight: FloatTensor<Self>,
+        _kind: ProductKind,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        unreachable!("only backward calls this, below the graph")
     }
 
     fn accumulate_product(

@@ -18,18 +18,24 @@ use crate::host::{tensor, view};
 use crate::maybe::Maybe;
 use crate::reduce;
 
-/// Returns the product in the dtype of `a`. `finish` changes it before it is rounded, see [`matrix::product`].
+/// Returns the product in the dtype of `a`. `finish` changes it before it is rounded, see [`matrix::product`]. Operands in FP8 are
+/// rounded to it, and multiplied in f32.
 fn finished(
     a: &FlexTensor,
     b: &FlexTensor,
-    layout: Layout,
+    kind: ProductKind,
     finish: impl Fn(usize, Range<usize>, &mut [f32]) + Sync,
 ) -> FlexTensor {
-    let shapes = [a, b].map(|x| [x.layout().shape()[0], x.layout().shape()[1]]);
+    let (layout, shapes) = (kind.layout, [a, b].map(|x| [x.layout().shape()[0], x.layout().shape()[1]]));
     layout.check(&shapes[0], &shapes[1]);
-    let (m, n, _) = layout.sizes(&shapes[0], &shapes[1]);
+    let (m, n, k) = layout.sizes(&shapes[0], &shapes[1]);
 
-    let (dtype, values) = (a.dtype(), [view(a), view(b)]);
+    let (dtype, mut values) = (a.dtype(), [view(a), view(b)]);
+    if let Some(formats) = kind.fp8((m, n, k)) {
+        for (values, format) in values.iter_mut().zip(formats) {
+            *values = Cow::Owned(format.rounded(values));
+        }
+    }
     let [a, b] = [0, 1].map(|i| Matrix::new(&values[i], shapes[i], shapes[i][1]));
     let (a, b) = match layout {
         Layout::NN => (a, b),
@@ -49,7 +55,18 @@ fn values(bias: &Maybe<Flex>) -> Option<Cow<'_, [f32]>> {
 impl LinearOps for Flex {
     fn product(a: FlexTensor, b: FlexTensor, kind: ProductKind) -> FlexTensor {
         let _call = record_product(&a, &b, kind, 0.0);
-        finished(&a, &b, kind.layout, |_, _, _| ())
+        finished(&a, &b, kind, |_, _, _| ())
+    }
+
+    fn product_gradients(
+        dy: FlexTensor,
+        x: FlexTensor,
+        weight: FlexTensor,
+        kind: ProductKind,
+    ) -> (FlexTensor, FlexTensor) {
+        let dx = Self::product(dy.clone(), weight, kind.of_input_gradient());
+        let (a, b) = kind.layout.for_weight_gradient(x, dy);
+        (dx, Self::product(a, b, kind.of_weight_gradient()))
     }
 
     fn accumulate_product(a: FlexTensor, b: FlexTensor, sum: FlexTensor, kind: ProductKind) -> FlexTensor {
@@ -72,7 +89,7 @@ impl LinearOps for Flex {
         }
         let _call = record_product(&x, &weight, kind, 0.0);
         let bias = values(&bias);
-        let y = finished(&x, &weight, kind.layout, |_, columns, row| {
+        let y = finished(&x, &weight, kind, |_, columns, row| {
             if let Some(bias) = &bias {
                 add(row, &bias[columns]);
             }
@@ -105,7 +122,7 @@ impl LinearOps for Flex {
         let _call = record_product(&x, &weight, kind, calls::bytes(&residual));
         let (bias, dtype, n) = (values(&bias), residual.dtype(), residual.layout().shape()[1]);
         let residual = view(&residual);
-        let y = finished(&x, &weight, kind.layout, |i, columns, row| {
+        let y = finished(&x, &weight, kind, |i, columns, row| {
             if let Some(bias) = &bias {
                 add(row, &bias[columns.clone()]);
             }

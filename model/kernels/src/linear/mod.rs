@@ -195,7 +195,11 @@ pub fn linear_weight_gradient(x: Tensor<2>, dy: Tensor<2>) -> Tensor<2> {
     if runs_plain(&x.device()) {
         return reference::linear(x.transpose(), dy, None);
     }
-    Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), dy.into_dispatch(), ProductKind::new(Layout::TN)))
+    Tensor::from_dispatch(Dispatch::product(
+        x.into_dispatch(),
+        dy.into_dispatch(),
+        ProductKind::new(Layout::TN).without_fp8(),
+    ))
 }
 
 /// Returns `sum + xᵀ · dy` in the dtype of `sum`: [`linear_weight_gradient`] accumulated over batches. On a GPU, a product of
@@ -220,7 +224,7 @@ pub fn linear_weight_gradient_accumulate(x: Tensor<2>, dy: Tensor<2>, sum: Tenso
         x.into_dispatch(),
         dy.into_dispatch(),
         sum.into_dispatch(),
-        ProductKind::new(Layout::TN),
+        ProductKind::new(Layout::TN).without_fp8(),
     ))
 }
 
@@ -258,5 +262,6 @@ fn batched(a: Tensor<3>, b: Tensor<3>, layout: Layout) -> Tensor<3> {
     if !has_kernels(&a.device()) {
         return a.matmul(if layout == Layout::NT { b.swap_dims(1, 2) } else { b });
     }
-    Tensor::from_dispatch(Dispatch::batched_product(a.into_dispatch(), b.into_dispatch(), ProductKind::new(layout)))
+    let kind = ProductKind::new(layout).without_fp8();
+    Tensor::from_dispatch(Dispatch::batched_product(a.into_dispatch(), b.into_dispatch(), kind))
 }

@@ -12,10 +12,12 @@ use crate::calls::{self, Running, Work};
 use crate::dropout::Mask;
 #[cfg(feature = "cuda")]
 use crate::dropout::MaskMetadata;
+use crate::fp8::Fp8;
 use crate::kernel_set::F32Products;
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
 use crate::maybe::MaybeMetadata;
+use crate::settings::Settings;
 
 /// Which operand is transposed. Training a linear layer takes these three products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,12 +75,36 @@ pub(crate) struct ProductKind {
     pub(crate) layout: Layout,
     /// How a GPU multiplies if the operands are f32.
     pub(crate) f32_products: F32Products,
+    /// The formats of the operands of a product in FP8, where it fits, see [`Self::fp8`].
+    pub(crate) formats: Option<[Fp8; 2]>,
 }
+
+/// Fewest rows of tokens for FP8. Products of fewer rows wait for the weights.
+const FP8_ROWS: usize = 16;
+/// Widths of a product in FP8 are multiples of this: rows of eight bits begin at multiples of 16 bytes.
+const FP8_WIDTH: usize = 16;
 
 impl ProductKind {
     /// Returns a product as the calling thread's settings want it.
     pub(crate) fn new(layout: Layout) -> Self {
-        Self { layout, f32_products: F32Products::current() }
+        let formats = Settings::current().fp8_products.then_some([Fp8::E4M3; 2]);
+        Self { layout, f32_products: F32Products::current(), formats }
+    }
+
+    /// Returns the same product without FP8.
+    pub(crate) fn without_fp8(self) -> Self {
+        Self { formats: None, ..self }
+    }
+
+    /// Returns the formats of the operands of a product of M x N x K, if it is one in FP8: enough tokens, and widths of whole
+    /// vectors. The tokens are M, or K in the gradient of a weight.
+    pub(crate) fn fp8(self, (m, n, k): (usize, usize, usize)) -> Option<[Fp8; 2]> {
+        let (tokens, widths) = match self.layout {
+            Layout::NN | Layout::NT => (m, [n, k]),
+            Layout::TN => (k, [m, n]),
+        };
+        let fits = tokens >= FP8_ROWS && widths.iter().all(|width| width.is_multiple_of(FP8_WIDTH));
+        self.formats.filter(|_| fits)
     }
 
     /// Returns a product in another layout that multiplies like this one.
@@ -88,7 +114,15 @@ impl ProductKind {
 
     /// Returns the product that is the gradient of the input of this forward product.
     pub(crate) fn of_input_gradient(self) -> Self {
-        self.with(self.layout.of_input_gradient())
+        let formats = self.formats.map(|_| [Fp8::E5M2, Fp8::E4M3]);
+        Self { formats, ..self.with(self.layout.of_input_gradient()) }
+    }
+
+    /// Returns the product that is the gradient of the weight of this forward product, of [`Layout::for_weight_gradient`]'s operands.
+    pub(crate) fn of_weight_gradient(self) -> Self {
+        let [x, dy] = [Fp8::E4M3, Fp8::E5M2];
+        let formats = self.formats.map(|_| <[Fp8; 2]>::from(self.layout.for_weight_gradient(x, dy)));
+        Self { formats, ..self.with(Layout::TN) }
     }
 
     #[cfg(feature = "cuda")]
@@ -96,6 +130,16 @@ impl ProductKind {
         let (m, n, _) = self.layout.sizes(&[a[0], a[1]], &[b[0], b[1]]);
         Shape::new([m, n])
     }
+}
+
+#[cfg(feature = "cuda")]
+fn of_gradients(
+    _dy: &TensorSpec,
+    x: &TensorSpec,
+    weight: &TensorSpec,
+    _kind: &ProductKind,
+) -> (TensorSpec, TensorSpec) {
+    (x.clone(), weight.clone())
 }
 
 /// Records a product of `a` and `b`, whose result has the dtype of `a`. Its epilogue moves `more` bytes.
@@ -201,6 +245,15 @@ pub(crate) trait LinearOps: Backend {
         sum: FloatTensor<Self>,
         kind: ProductKind,
     ) -> FloatTensor<Self>;
+
+    /// Returns the gradients of both operands of a forward product of `kind`, given the gradient `dy` of its result.
+    #[fusion(meta = of_gradients)]
+    fn product_gradients(
+        dy: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        kind: ProductKind,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// Returns `drop(activation(product + bias))`. Without an activation nothing is dropped.
     #[fusion(meta = of_linear)]

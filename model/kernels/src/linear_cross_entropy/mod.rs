@@ -99,7 +99,7 @@ pub fn linear_cross_entropy(
     layout.check(&x.dims(), &weight.dims());
     assert_eq!(x.dtype(), weight.dtype(), "a product of two dtypes");
     let head = Head {
-        product: ProductKind::new(layout),
+        product: ProductKind::new(layout).without_fp8(),
         smoothing: config.label_smoothing as f32,
         ignored: i32::try_from(config.ignore_index).expect("an ignored label of 32 bits"),
         chunk_rows,

@@ -5,15 +5,18 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
+use super::super::Layout;
 use super::super::ops::record_sizes;
+use super::fp8::Operand;
 use super::shared::config::{Epilogue, GROUP_M};
 use super::shared::plan::{Call, Plan};
 use super::shared::split_k::SplitK;
 use super::shared::split_k_sum::{SUM_THREADS, SumConfig, SumSizeLaunch, gemm_add_slices};
-use super::{ampere, hopper, tf32};
+use super::{ampere, fp8, hopper, tf32};
 use crate::activation::Activation;
 use crate::calls;
 use crate::gpu::memory::{addressable, aligned, row_pitch};
+use crate::gpu::mma_f32::Arithmetic;
 use crate::kernel_set::KernelSet;
 
 /// An epilogue with its tensors, see `hopper/epilogue.rs`.
@@ -56,7 +59,20 @@ impl Plan {
     ) -> CubeTensor {
         let more = if let EpilogueArguments::AddResidual(residual) = &epilogue { calls::bytes(residual) } else { 0.0 };
         let _call = record_sizes(&a, &b, self.kind(), || (self.m, self.n, self.k), more);
-        let (a, b, bias) = (addressable(a), addressable(b), bias.map(|bias| aligned(into_contiguous(bias))));
+        self.launch_operands(Operand::Sixteen(a), Operand::Sixteen(b), bias, epilogue, out)
+    }
+
+    /// [`Self::launch`] of operands that may have been rounded to FP8.
+    pub(super) fn launch_operands(
+        self,
+        a: Operand,
+        b: Operand,
+        bias: Option<CubeTensor>,
+        epilogue: EpilogueArguments,
+        out: CubeTensor,
+    ) -> CubeTensor {
+        let (a, b, scales) = self.operands(a, b);
+        let bias = bias.map(|bias| aligned(into_contiguous(bias)));
         let (epilogue, auxiliary) = epilogue.split();
         let config = self.config(out.dtype, bias.is_some(), epilogue);
         let client = a.client.clone();
@@ -71,6 +87,7 @@ impl Plan {
         };
         let call = Call {
             has_bias: bias.is_some(),
+            scales,
             // A kernel argument needs some tensor; `a` takes the place of those that this kernel does not touch.
             bias: bias.map_or_else(|| a.handle.clone(), |bias| bias.handle),
             auxiliary: auxiliary.unwrap_or_else(|| if reads_output { out.clone() } else { a.clone() }),
@@ -81,6 +98,7 @@ impl Plan {
         };
         match self.set {
             KernelSet::Hopper if config.is_f32() => tf32::launch(&self, &call, config),
+            KernelSet::Hopper if config.is_fp8() => fp8::launch(&self, &call, config),
             KernelSet::Hopper => hopper::launch(&self, &call, config),
             KernelSet::Ampere => ampere::launch(&self, &call, config),
         }
@@ -88,6 +106,20 @@ impl Plan {
             self.add_slices(split_k, &call, epilogue);
         }
         call.out
+    }
+
+    /// Returns the operands as the kernel reads them, and their scales in FP8.
+    fn operands(&self, a: Operand, b: Operand) -> (CubeTensor, CubeTensor, Option<[CubeTensor; 2]>) {
+        let layout = self.kind().layout;
+        match (self.arithmetic, a, b) {
+            (Arithmetic::Eight([of_a, of_b]), a, b) => {
+                let (a, a_scale) = a.along_k(layout == Layout::TN, of_a);
+                let (b, b_scale) = b.along_k(layout != Layout::NT, of_b);
+                (a, b, Some([a_scale, b_scale]))
+            }
+            (_, Operand::Sixteen(a), Operand::Sixteen(b)) => (addressable(a), addressable(b), None),
+            _ => unreachable!("only products in FP8 have rounded operands"),
+        }
     }
 
     /// Launches the sum of the slices of a product whose K is split.

@@ -3,6 +3,7 @@
 //! | folder | kernels |
 //! |---|---|
 //! | [`hopper`] | 16-bit numbers on Hopper: TMA, `wgmma`, warp specialization |
+//! | [`fp8`] | FP8 on Hopper, with the roles and epilogues of [`hopper`] |
 //! | [`tf32`] | f32 in TF32 on Hopper, with the load warp and the schedule of [`hopper`] |
 //! | [`ampere`] | Ampere and later GPUs, and f32 everywhere: `cp.async`, `mma.sync` |
 //! | [`few_rows`] | up to eight rows of 16-bit numbers, on any GPU |
@@ -13,6 +14,7 @@
 mod ampere;
 mod fallback;
 mod few_rows;
+mod fp8;
 mod hopper;
 mod launch;
 mod ops;

@@ -11,18 +11,52 @@ use super::super::ops::record_product;
 use super::super::{Layout, LinearOps, ProductKind};
 use super::fallback::{backend_product, fallback};
 use super::few_rows;
+use super::fp8::{Operand, rounded};
 use super::launch::EpilogueArguments;
 use super::shared::plan::{Plan, has_kernel};
 use crate::activation::Activation;
 use crate::activation::gpu::activate;
 use crate::dropout::Mask;
+use crate::fp8::Fp8;
 use crate::gpu::memory::{addressable, aligned, empty, empty_pitched};
+use crate::gpu::mma_f32::Arithmetic;
 use crate::maybe::Maybe;
 use crate::reduce::columns::backward_and_sum;
 
 impl LinearOps for CubeBackend {
     fn product(a: CubeTensor, b: CubeTensor, kind: ProductKind) -> CubeTensor {
         product(a, b, None, kind, None, Mask::None)
+    }
+
+    fn product_gradients(
+        dy: CubeTensor,
+        x: CubeTensor,
+        weight: CubeTensor,
+        kind: ProductKind,
+    ) -> (CubeTensor, CubeTensor) {
+        let (of_x, of_weight) = (kind.of_input_gradient(), kind.of_weight_gradient());
+        let is_fp8 = |plan: &Plan| matches!(plan.arithmetic, Arithmetic::Eight(_));
+        let plan = |a: &CubeTensor, b: &CubeTensor, kind: ProductKind| {
+            let sizes = kind.layout.sizes(a.meta.shape(), b.meta.shape());
+            (has_kernel(a) && sizes.0 * sizes.1 * sizes.2 > 0).then(|| Plan::new(a, kind, sizes)).filter(is_fp8)
+        };
+        let (a, b) = kind.layout.for_weight_gradient(x, dy.clone());
+        let (Some(to_x), Some(to_weight)) = (plan(&dy, &weight, of_x), plan(&a, &b, of_weight)) else {
+            return (Self::product(dy, weight, of_x), Self::product(a, b, of_weight));
+        };
+
+        // The gradient is rounded once for both products.
+        let [dx, dweight] = [&to_x, &to_weight].map(|plan| empty_matrix(&dy, [plan.m, plan.n], dy.dtype));
+        let narrow = Operand::Eight(rounded(&dy, Fp8::E5M2, [true, true]));
+        let _call = record_product(&dy, &weight, of_x, 0.0);
+        let dx = to_x.launch_operands(narrow.clone(), Operand::Sixteen(weight), None, EpilogueArguments::Store, dx);
+        drop(_call);
+        let _call = record_product(&a, &b, of_weight, 0.0);
+        let (a, b) = match kind.layout {
+            Layout::NT => (narrow, Operand::Sixteen(b)),
+            _ => (Operand::Sixteen(a), narrow),
+        };
+        (dx, to_weight.launch_operands(a, b, None, EpilogueArguments::Store, dweight))
     }
 
     fn accumulate_product(a: CubeTensor, b: CubeTensor, sum: CubeTensor, kind: ProductKind) -> CubeTensor {

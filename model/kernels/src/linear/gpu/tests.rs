@@ -24,6 +24,7 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
             .chain(super::few_rows::tests::offline_kernels())
             .chain(super::ampere::tests::offline_kernels())
             .chain(super::tf32::tests::offline_kernels())
+            .chain(super::fp8::tests::offline_kernels())
             .collect()
     })
 }
@@ -52,7 +53,7 @@ fn sum_of_slices((case, accumulates, bias, epilogue): (&str, bool, bool, Epilogu
 #[test]
 fn kernels_compile_without_a_device() {
     for Compiled { label, ptx, .. } in offline_kernels() {
-        if ["ampere", "tf32", "few-rows"].iter().any(|other| label.starts_with(&format!("linear/{other}"))) {
+        if ["ampere", "tf32", "fp8", "few-rows"].iter().any(|other| label.starts_with(&format!("linear/{other}"))) {
             continue;
         }
         if label.starts_with("linear/split-k-sum") {

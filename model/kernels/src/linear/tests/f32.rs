@@ -48,7 +48,7 @@ fn products_of_f32_are_as_accurate_as_chosen() {
                 let expected = expected(&a, &b, layout, sizes);
                 for f32_products in [F32Products::F32, F32Products::Tf32] {
                     let on = |x: &[f32], shape| tensor::<2>(x, shape, DType::F32, &device).into_dispatch();
-                    let kind = ProductKind { layout, f32_products };
+                    let kind = ProductKind { f32_products, ..ProductKind::new(layout) };
                     let found = Dispatch::product(on(&a, of_a), on(&b, of_b), kind);
                     let found = distance(&host(Tensor::<2>::from_dispatch(found)), &expected);
                     let rounds = name == "cuda" && f32_products == F32Products::Tf32;
@@ -77,7 +77,7 @@ fn a_product_with_nan_is_nan() {
                 a[0] = f32::from_bits(u32::MAX >> 1);
                 let b = precise_values(of_b[0] * of_b[1], 2);
                 let on = |x: &[f32], shape| tensor::<2>(x, shape, DType::F32, &device).into_dispatch();
-                let kind = ProductKind { layout, f32_products };
+                let kind = ProductKind { f32_products, ..ProductKind::new(layout) };
                 let found = host(Tensor::<2>::from_dispatch(Dispatch::product(on(&a, of_a), on(&b, of_b), kind)));
                 let n = sizes[1];
                 let nans = |row: &[f32]| row.iter().filter(|x| x.is_nan()).count();
@@ -105,7 +105,7 @@ fn long_sums_are_as_accurate_as_f32() {
     let positive = |len, seed| precise_values(len, seed).into_iter().map(f32::abs).collect::<Vec<_>>();
     let (a, b) = (positive(of_a[0] * of_a[1], 1), positive(of_b[0] * of_b[1], 2));
     let on = |x: &[f32], shape| tensor::<2>(x, shape, DType::F32, &device).into_dispatch();
-    let kind = ProductKind { layout, f32_products: F32Products::F32 };
+    let kind = ProductKind { f32_products: F32Products::F32, ..ProductKind::new(layout) };
     let found = host(Tensor::<2>::from_dispatch(Dispatch::product(on(&a, of_a), on(&b, of_b), kind)));
 
     let [m, n, k] = sizes;
@@ -128,7 +128,7 @@ fn epilogues_in_f32_equal_passes_over_the_product() {
                 let (x, weight, residual) = (on(m * k, 1, [m, k]), on(k * n, 2, [k, n]), on(m * n, 3, [m, n]));
                 let bias = tensor::<1>(&precise_values(n, 4), [n], DType::F32, &device);
                 let given = || Maybe::Some(bias.clone().into_dispatch());
-                let kind = ProductKind { layout: Layout::NN, f32_products };
+                let kind = ProductKind { f32_products, ..ProductKind::new(Layout::NN) };
                 let case = format!("{m} x {n} x {k}, {f32_products:?} on {name}");
                 let host = |x| host(Tensor::<2>::from_dispatch(x));
 
@@ -161,7 +161,7 @@ fn accumulation_in_f32_equals_an_addition() {
             for f32_products in [F32Products::F32, F32Products::Tf32] {
                 let on = |len: usize, seed, shape| tensor::<2>(&precise_values(len, seed), shape, DType::F32, &device);
                 let (a, b, sum) = (on(k * m, 1, [k, m]), on(k * n, 2, [k, n]), on(m * n, 3, [m, n]));
-                let kind = ProductKind { layout: Layout::TN, f32_products };
+                let kind = ProductKind { f32_products, ..ProductKind::new(Layout::TN) };
                 let (a, b) = (a.into_dispatch(), b.into_dispatch());
                 let product = Tensor::<2>::from_dispatch(Dispatch::product(a.clone(), b.clone(), kind));
                 let wanted = host(product + sum.clone());
@@ -183,7 +183,7 @@ fn f32_rates() {
             let (of_a, of_b) = shapes(layout, sizes);
             let (a, b) = (matrix(of_a), matrix(of_b));
             for f32_products in [F32Products::Tf32, F32Products::F32] {
-                let kind = ProductKind { layout, f32_products };
+                let kind = ProductKind { f32_products, ..ProductKind::new(layout) };
                 let secs = seconds(&device, || Dispatch::product(a.clone(), b.clone(), kind));
                 let rate = 2e-12 * sizes.iter().product::<usize>() as f64 / secs;
                 println!("{f32_products:?} {layout:?} of {sizes:?}: {:.4} ms, {rate:.0} TFLOP/s", 1e3 * secs);

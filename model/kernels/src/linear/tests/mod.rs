@@ -1,5 +1,6 @@
 mod epilogues;
 mod f32;
+mod fp8;
 mod times;
 
 use burn::backend::Dispatch;

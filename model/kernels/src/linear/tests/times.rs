@@ -7,7 +7,8 @@ use crate::activation::Activation;
 use crate::dropout::{DropoutStream, Mask};
 use crate::linear::{Layout, LinearOps, ProductKind, linear_weight_gradient_accumulate};
 use crate::maybe::Maybe;
-use crate::testing::{seconds, time, timing_device};
+use crate::settings::Settings;
+use crate::testing::{seconds, tensor, time, timing_device, values};
 
 /// The linear layers of GPT-2 124M at 16 x 1024.
 #[test]
@@ -105,5 +106,36 @@ fn rates() {
             let rate = 2e-12 * (m * k * n) as f64 / secs;
             println!("{layout:?} of a layer of {m} x {k} x {n}: {:.4} ms, {rate:.0} TFLOP/s", 1e3 * secs);
         }
+    }
+}
+
+/// Products of layers of a billion parameters in bf16 and in FP8, with the rounding of operands: `KILN_TIMES=fp8`. A product of 16
+/// columns is little but the rounding of its left operand.
+#[test]
+fn times_of_fp8() {
+    let Some(device) = timing_device() else { return };
+    let m = 16_384;
+    // Random numbers: multiplying equal ones takes less power, and so less time.
+    let matrix = |m: usize, n: usize| {
+        let part: Tensor<2> = tensor(&values(1024 * n, 7), [1024, n], DType::BF16, &device);
+        part.repeat_dim(0, m.div_ceil(1024)).narrow(0, 0, m).into_dispatch()
+    };
+    for (k, n) in [(2048, 2560), (2048, 2048), (2048, 11_264), (5632, 2048), (1536, 8960), (2048, 16), (5632, 16)] {
+        let (x, w, dy) = (matrix(m, k), matrix(k, n), matrix(m, n));
+        let milliseconds = |fp8_products: bool| {
+            let forward = {
+                let _chosen = Settings { fp8_products, ..Settings::current() }.install();
+                ProductKind::new(Layout::NN)
+            };
+            let y = seconds(&device, || Dispatch::product(x.clone(), w.clone(), forward));
+            let both = seconds(&device, || Dispatch::product_gradients(dy.clone(), x.clone(), w.clone(), forward));
+            let dw = seconds(&device, || Dispatch::product(x.clone(), dy.clone(), forward.of_weight_gradient()));
+            [y, dw, both].map(|secs| 1e3 * secs)
+        };
+        let [bf16, fp8] = [false, true].map(milliseconds);
+        println!(
+            "{m} x {k} x {n}: forward {:.3} ms in bf16, {:.3} in FP8; weight gradient {:.3}, {:.3}; both gradients {:.3}, {:.3}",
+            bf16[0], fp8[0], bf16[1], fp8[1], bf16[2], fp8[2]
+        );
     }
 }

@@ -35,7 +35,7 @@ const OCTS_IN_FLIGHT: usize = 5;
 /// Reads the bias of the columns from `col0` on, distributed over the warp: each lane holds one pair of every panel. Read before
 /// a tile is multiplied, it is there when the tile is done.
 #[cube]
-pub(super) fn lane_bias<E: Float>(bias: &[Pair<E>], col0: u32, n: u32, #[comptime] cfg: GemmConfig) -> Array<Pair<E>> {
+pub(crate) fn lane_bias<E: Float>(bias: &[Pair<E>], col0: u32, n: u32, #[comptime] cfg: GemmConfig) -> Array<Pair<E>> {
     let panels = comptime![cfg.panels_across()];
     let mut held = Array::<Pair<E>>::new(panels);
     #[unroll]
@@ -60,7 +60,7 @@ fn bias_of_columns<E: Float>(held: Pair<E>, #[comptime] group: usize) -> Pair<f3
 /// Each warp writes its 16 rows, four 8 x 8 matrices at a time: `stmatrix`, whose registers are laid out as an accumulator's.
 /// A thread gives the address of one of their rows.
 #[cube]
-pub(super) fn write_panels<E: Float>(
+pub(crate) fn write_panels<E: Float>(
     acc: &Array<f32>,
     memory: &mut Memory<E>,
     panels: &Pipeline,
@@ -161,7 +161,7 @@ fn rounded<E: Float>(
 /// The epilogue warps: apply the activation to every panel of the schedule's tiles, and store it. Threads wait for each other
 /// at `done`.
 #[cube]
-pub(super) fn run<E: Float>(
+pub(crate) fn run<E: Float>(
     memory: &mut Memory<E>,
     results: &mut Results<E>,
     panels: &Pipeline,

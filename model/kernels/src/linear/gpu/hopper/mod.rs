@@ -18,13 +18,13 @@
 //! TMA reads rows, columns and K beyond the matrices as zeros, and does not write them.
 
 pub(super) mod accumulator;
-mod epilogue;
+pub(super) mod epilogue;
 mod launch;
 pub(super) mod load;
 pub(super) mod memory;
 pub(super) mod multiply;
 mod residual;
-mod store;
+pub(super) mod store;
 #[cfg(test)]
 pub(super) mod tests;
 

@@ -9,7 +9,9 @@ use super::epilogue::{lane_bias, write_panels};
 use super::memory::{Memory, Pipelines};
 use super::store::store_sums;
 use crate::gpu::pipeline::{Phases, Pipeline, phases, wait_next};
-use crate::gpu::wgmma::{STEP_BYTES, at_row, commit, descriptor, fence, multiply_described, pin, wait, zeros};
+use crate::gpu::wgmma::{
+    STEP_BYTES, at_row, commit, descriptor, fence, multiply_described, multiply_fp8, pin, wait, zeros,
+};
 use crate::linear::gpu::shared::arguments::GemmSize;
 use crate::linear::gpu::shared::config::{GemmConfig, TILE_M};
 use crate::linear::gpu::shared::schedule::{Schedule, next_wave, take_tile};
@@ -124,7 +126,7 @@ pub(crate) fn multiply_tile<E: Float>(
 
 /// Issues the products of one stage, of 128 bytes of K.
 #[cube]
-fn multiply_stage<E: Float>(
+pub(crate) fn multiply_stage<E: Float>(
     acc: &mut Array<f32>,
     a: u64,
     b: u64,
@@ -135,21 +137,27 @@ fn multiply_stage<E: Float>(
     let element_bytes = comptime![16 / cfg.vector()];
     #[unroll]
     for step in 0..comptime![cfg.tile_k() * element_bytes / STEP_BYTES] {
-        multiply_described::<E>(
-            acc,
-            at_row(a, row + comptime![stage * TILE_M], step, comptime![cfg.a_tile()], element_bytes),
-            at_row(b, comptime![stage * cfg.tile_n], step, comptime![cfg.b_tile()], element_bytes),
-            comptime![STEP_BYTES / element_bytes],
-            comptime![cfg.columns],
-            comptime![cfg.a_tile().major],
-            comptime![cfg.b_tile().major],
-        );
+        let of_a = at_row(a, row + comptime![stage * TILE_M], step, comptime![cfg.a_tile()], element_bytes);
+        let of_b = at_row(b, comptime![stage * cfg.tile_n], step, comptime![cfg.b_tile()], element_bytes);
+        if comptime![cfg.is_fp8()] {
+            multiply_fp8(acc, of_a, of_b, comptime![cfg.columns], comptime![cfg.formats()]);
+        } else {
+            multiply_described::<E>(
+                acc,
+                of_a,
+                of_b,
+                comptime![STEP_BYTES / element_bytes],
+                comptime![cfg.columns],
+                comptime![cfg.a_tile().major],
+                comptime![cfg.b_tile().major],
+            );
+        }
     }
 }
 
 /// Frees `stage` on behalf of this warp.
 #[cube]
-fn free_stage(stages: &Pipeline, #[comptime] stage: usize) {
+pub(crate) fn free_stage(stages: &Pipeline, #[comptime] stage: usize) {
     if UNIT_POS_PLANE == 0 {
         stages.free.index(stage).arrive();
     }

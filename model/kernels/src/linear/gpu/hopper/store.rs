@@ -18,7 +18,7 @@ const PAIRS_IN_FLIGHT: usize = 8;
 /// The store warp: stores the panels of every tile of the schedule, and loads the residual of the next tile into each panel
 /// group that has been stored.
 #[cube]
-pub(super) fn run<E: Float>(
+pub(crate) fn run<E: Float>(
     memory: &mut Memory<E>,
     results: &mut Results<E>,
     panels: &Pipeline,

@@ -3,6 +3,7 @@
 use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 
 use crate::activation::Activation;
+use crate::fp8::Fp8;
 use crate::gpu::mma_f32::Arithmetic;
 use crate::linear::Layout;
 
@@ -160,6 +161,18 @@ impl GemmConfig {
 
     pub(crate) fn is_f32(&self) -> bool {
         self.arithmetic.is_f32()
+    }
+
+    pub(crate) fn is_fp8(&self) -> bool {
+        matches!(self.arithmetic, Arithmetic::Eight(_))
+    }
+
+    /// The formats of operands in FP8.
+    pub(crate) fn formats(&self) -> [Fp8; 2] {
+        match self.arithmetic {
+            Arithmetic::Eight(formats) => formats,
+            other => unreachable!("{other:?} is not FP8"),
+        }
     }
 
     fn operand(rows: usize, k: usize, mn_major: bool) -> WgmmaTileLayout {

@@ -14,6 +14,7 @@ use crate::gpu::hardware::{kernel_set, multiprocessors, shared_memory};
 use crate::gpu::memory::row_pitch;
 use crate::gpu::mma_f32::Arithmetic;
 use crate::kernel_set::KernelSet;
+use crate::linear::gpu::fp8::{adds_up, can_round};
 use crate::linear::{Layout, ProductKind};
 
 /// Whether products of tensors like this one run on the kernel.
@@ -28,6 +29,8 @@ pub(crate) struct Call {
     pub(crate) out: CubeTensor,
     pub(crate) bias: Handle,
     pub(crate) has_bias: bool,
+    /// The scales of operands in FP8.
+    pub(crate) scales: Option<[CubeTensor; 2]>,
     /// The residual, or where the arguments of an activation are kept.
     pub(crate) auxiliary: CubeTensor,
     /// Where f32 sums go, and the number of pairs of them.
@@ -101,10 +104,14 @@ fn fits_192(n: usize) -> bool {
 impl Plan {
     /// Plans a product of matrices like `like`.
     pub(crate) fn new(like: &CubeTensor, kind: ProductKind, (m, n, k): (usize, usize, usize)) -> Self {
-        let arithmetic = Arithmetic::new(like.dtype, kind.f32_products);
         let set = kernel_set(&like.client).expect("a device with a kernel");
+        let arithmetic = match kind.fp8((m, n, k)) {
+            Some(formats) if set == KernelSet::Hopper && can_round(like) => Arithmetic::Eight(formats),
+            _ => Arithmetic::new(like.dtype, kind.f32_products),
+        };
+        let is_fp8 = matches!(arithmetic, Arithmetic::Eight(_));
         let on_hopper = match arithmetic {
-            Arithmetic::Sixteen => true,
+            Arithmetic::Sixteen | Arithmetic::Eight(_) => true,
             Arithmetic::Tf32 => tf32_pays(kind.layout, (m, n, k)),
             Arithmetic::F32 => false,
         };
@@ -120,7 +127,12 @@ impl Plan {
             _ if set == KernelSet::Hopper && arithmetic == Arithmetic::Sixteen && fits_192(n) => 192,
             _ => widest,
         };
-        let split_k = SplitK::plan(tiles(wide_tile), k.div_ceil(arithmetic.line()), multiprocessors);
+        let wide_tile = match arithmetic {
+            Arithmetic::Eight(formats) if adds_up(formats) => 128,
+            _ => wide_tile,
+        };
+        let slices = SplitK::plan(tiles(wide_tile), k.div_ceil(arithmetic.line()), multiprocessors);
+        let split_k = slices.filter(|_| !is_fp8);
 
         // Wide tiles read less. Narrow ones are for products with few tiles, if each tile gets a multiprocessor to itself.
         let tile_n = if split_k.is_some() || 2 * tiles(wide_tile) > multiprocessors { wide_tile } else { 128 };
@@ -195,7 +207,7 @@ impl Plan {
     }
 
     fn k_tiles(&self) -> usize {
-        self.k.div_ceil(self.arithmetic.line())
+        self.k.div_ceil(self.arithmetic.line() * self.arithmetic.per_element())
     }
 
     /// Returns what the kernel is compiled for.
