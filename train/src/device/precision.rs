@@ -51,7 +51,7 @@ pub fn compute_dtype(precision: Precision, device: &Device) -> Result<FloatDType
     }
 }
 
-/// The narrowest model, `d_model`, that FP8 makes faster (benches/results/2026-11-28-h200-fp8.md).
+/// The narrowest model, by `d_model`, for which FP8 was measured to pay (benches/results/2026-11-28-h200-fp8.md).
 pub(crate) const FP8_PAYS_FROM: usize = 1536;
 
 /// Returns the layers that multiply in FP8 by `train`, and a note if FP8 was asked for and does not pay for a model of `shape` on
@@ -61,7 +61,7 @@ pub fn fp8_layers(train: &TrainConfig, shape: &TransformerConfig, device: &Devic
     match train.precision {
         Precision::Fp8 if is_cuda(device) && width < FP8_PAYS_FROM => {
             let note = format!(
-                "train.precision = \"fp8\": layers of {width} features are faster in bf16, so they compute in bf16 (FP8 pays from {FP8_PAYS_FROM} on)"
+                "train.precision = \"fp8\" is known to pay from a width (model.d_model) of {FP8_PAYS_FROM} on, and this model has {width}: its layers compute in bf16"
             );
             (Fp8Layers::None, Some(note))
         }
