@@ -48,9 +48,10 @@ impl LinearOps for CubeBackend {
         // The gradient is rounded once for both products.
         let [dx, dweight] = [&to_x, &to_weight].map(|plan| empty_matrix(&dy, [plan.m, plan.n], dy.dtype));
         let narrow = Operand::Eight(rounded(&dy, Fp8::E5M2, [true, true]));
-        let _call = record_product(&dy, &weight, of_x, 0.0);
-        let dx = to_x.launch_operands(narrow.clone(), Operand::Sixteen(weight), None, EpilogueArguments::Store, dx);
-        drop(_call);
+        let dx = {
+            let _call = record_product(&dy, &weight, of_x, 0.0);
+            to_x.launch_operands(narrow.clone(), Operand::Sixteen(weight), None, EpilogueArguments::Store, dx)
+        };
         let _call = record_product(&a, &b, of_weight, 0.0);
         let (a, b) = match kind.layout {
             Layout::NT => (narrow, Operand::Sixteen(b)),

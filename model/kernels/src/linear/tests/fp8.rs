@@ -109,6 +109,37 @@ fn epilogues_follow_products_in_fp8() {
     }
 }
 
+/// With what an activation keeps for backward. Operands have three or four significant bits, so results are a few percent away.
+#[test]
+fn activations_have_gradients_in_fp8() {
+    let (m, n, k) = (300, 272, 128);
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        for by in [Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu] {
+            let run = |dtype: DType, fp8_products: bool| {
+                let _chosen = Settings { fp8_products, ..Settings::current() }.install();
+                let x = tensor(&values(m * k, 1), [m, k], dtype, &device).require_grad();
+                let w = tensor(&values(k * n, 2), [k, n], dtype, &device).require_grad();
+                let bias = tensor(&values(n, 3), [n], dtype, &device).require_grad();
+                let y = linear_activated(x.clone(), w.clone(), Some(bias.clone()), by, None);
+                let grads = (y.clone() * tensor(&values(m * n, 4), [m, n], dtype, &device)).sum().backward();
+                let gradient = |t: Option<Tensor<2>>| host(t.expect("a gradient"));
+                [
+                    host(y),
+                    gradient(x.grad(&grads)),
+                    gradient(w.grad(&grads)),
+                    host(bias.grad(&grads).expect("a gradient")),
+                ]
+            };
+            let (found, wanted) = (run(dtype_on(name), true), run(DType::F32, false));
+            for (part, (found, wanted)) in ["y", "dx", "dw", "db"].iter().zip(found.iter().zip(&wanted)) {
+                let distance = distance(found, wanted);
+                assert!((1e-4..0.1).contains(&distance), "{part} of {by:?} on {name}: {distance:.1e}");
+            }
+        }
+    }
+}
+
 /// Few tokens, and widths of part of a vector.
 #[test]
 fn other_products_stay_as_they_are() {

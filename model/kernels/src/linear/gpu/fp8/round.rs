@@ -22,6 +22,8 @@ const THREADS: u32 = 256;
 const WARPS: u32 = THREADS / 32;
 /// Blocks of the first pass per multiprocessor.
 const BLOCKS_EACH: u32 = 4;
+/// Rows that a thread of the first pass reads at once, so that enough bytes are on their way.
+const ROWS_AT_ONCE: u32 = 4;
 /// Rows and columns of a block of the second pass.
 const ROWS: u32 = 128;
 const COLUMNS: u32 = 64;
@@ -93,15 +95,24 @@ fn fp8_largest(x: &[Words], parts: &mut [u32], size: Size) {
     while row < size.rows {
         let mut oct = UNIT_POS;
         while oct < size.octs {
-            let words = x[row as usize * size.pitch as usize + oct as usize];
+            let mut words = Array::<Words>::new(ROWS_AT_ONCE as usize);
             #[unroll]
-            for i in 0..4usize {
-                let word = words.extract(i);
-                largest = max(largest, max(word & MAGNITUDE, (word << 16) & MAGNITUDE));
+            for i in 0..ROWS_AT_ONCE {
+                // Behind the last row, that row is read again.
+                let here = min(row + i * CUBE_COUNT as u32, size.rows - 1);
+                words[comptime![i as usize]] = x[here as usize * size.pitch as usize + oct as usize];
+            }
+            #[unroll]
+            for i in 0..ROWS_AT_ONCE {
+                #[unroll]
+                for nth in 0..4usize {
+                    let word = words[comptime![i as usize]].extract(nth);
+                    largest = max(largest, max(word & MAGNITUDE, (word << 16) & MAGNITUDE));
+                }
             }
             oct += THREADS;
         }
-        row += CUBE_COUNT as u32;
+        row += ROWS_AT_ONCE * CUBE_COUNT as u32;
     }
 
     let of_block = cube_max(largest);
