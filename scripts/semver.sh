@@ -70,23 +70,24 @@ commit=$(git rev-parse --verify --quiet "$revision^{commit}") || fail "found $re
 
 version_of() { sed -n '/^\[workspace\.package\]/,/^\[/ s/^version = "\(.*\)"/\1/p' "$1/Cargo.toml"; }
 
-api() { # FOLDER TARGET OUT: describes the crates of a folder as rustdoc's JSON, one file per crate
+api() { # FOLDER TARGET OUT [FLAG ...]: describes the crates of a folder as rustdoc's JSON, one file per crate
   rm -f "$2"/doc/kiln*.json
   # A flag that never repeats: Cargo knows nothing of these files, and must not think that they are up to date.
   (cd "$1" && RUSTDOC="$place/rustdoc" RUSTDOCFLAGS="${json[*]} --cfg=run_$$_$RANDOM" CARGO_TARGET_DIR="$2" \
-    cargo doc --workspace --lib --no-deps --locked --quiet) || return
+    cargo doc --workspace --lib --no-deps --locked --quiet "${@:4}") || return
   mkdir -p "$3" && mv "$2"/doc/kiln*.json "$3"
 }
 
 # The API of a commit does not change, so it is kept. The compiler is today's: its JSON must be of one format. The target folder is
-# another one: Cargo takes two clones in one target folder for one, and compares nothing but the times of their files.
+# another one: Cargo takes two clones in one target folder for one, and compares nothing but the times of their files. Macros of
+# dependencies run once there, so optimizing them would take longer.
 kept="$CARGO_TARGET_DIR/api/$commit-$(rustc -V | cut -d' ' -f2)"
 mkdir "$place/before"
 git archive "$commit" | tar -x -C "$place/before"
 if [ ! -e "$kept/complete" ]; then
   cp rust-toolchain.toml "$place/before/"
   rm -rf "$kept"
-  api "$place/before" "$place/target" "$kept" || fail "the crates of $revision do not compile"
+  api "$place/before" "$place/target" "$kept" --config 'profile.dev.package."*".opt-level=0' || fail "the crates of $revision do not compile"
   rm -rf "$place/target"
   touch "$kept/complete"
 fi
