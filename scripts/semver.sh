@@ -58,10 +58,12 @@ grep -q 'gone' "$place/log" || { cat "$place/log"; fail "cargo-semver-checks doe
 
 # --- The last release ------------------------------------------------------------------------------------------------
 
-revision=${1:-$(git tag --list 'v*' --sort=-v:refname | head -n 1)}
+newest() { sort -V | tail -n 1; }
+revision=${1:-$(git tag --list 'v*' | newest)}
 if [ -z "$revision" ] && [ "$(git rev-parse --is-shallow-repository)" = true ]; then
-  git fetch --quiet --depth 1 origin 'refs/tags/v*:refs/tags/v*' || cannot "this clone is shallow, and the tags of its origin cannot be fetched"
-  revision=$(git tag --list 'v*' --sort=-v:refname | head -n 1)
+  tags=$(git ls-remote --tags --refs origin 'v*') || cannot "this clone is shallow, and its origin cannot be reached"
+  revision=$(sed 's#.*refs/tags/##' <<<"$tags" | newest)
+  [ -z "$revision" ] || git fetch --quiet --depth 1 origin "refs/tags/$revision:refs/tags/$revision"
 fi
 [ -n "$revision" ] || { echo "the checker works; not compared: nothing is released yet (no tag v*)"; exit 0; }
 commit=$(git rev-parse --verify --quiet "$revision^{commit}") || fail "found $revision, wanted a tag or a commit of this clone"
