@@ -33,7 +33,7 @@ root=$(mktemp -d)
 trap 'umount "$root/proc" "$root/dev" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
 environment=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root)
 folder=/ entry=() default=()
-inside() { chroot "$root" env -i "${environment[@]}" /bin/sh -c "cd '$folder' && $1"; }
+inside() { chroot "$root" env -i "${environment[@]}" /bin/sh -c "cd '$folder' && $1" </dev/null; }
 
 from() { # IMAGE
   local suite

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kiln_data::{Packing, TextConfig, TextCorpus, TextFormat, TextTokenizer, TokenizerConfig};
 
@@ -36,7 +36,7 @@ pub fn config(shape: &Shape) -> TextConfig {
 
 impl Text {
     pub fn read(shape: Shape) -> Result<Self, Box<dyn Error>> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let root = project().join("../..");
         let mut paths: Vec<PathBuf> =
             ["README.md", "LICENSE-APACHE", "CHANGELOG.md"].map(|file| root.join(file)).into();
         let mut pages: Vec<PathBuf> =
@@ -57,6 +57,11 @@ impl Text {
     pub fn n_tokens(&self) -> usize {
         self.documents.iter().filter_map(|document| self.tokenizer.encode(document).ok()).map(|ids| ids.len()).sum()
     }
+}
+
+/// The folder of this project. A program that was built on another machine reads it from the environment, as Cargo sets it.
+fn project() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").map_or(env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
 }
 
 /// Returns the text of a file. Line breaks at its end are not part of a document.

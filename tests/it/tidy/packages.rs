@@ -29,6 +29,30 @@ fn dependencies(document: &str) -> Vec<(String, Value)> {
     listed.flatten().collect()
 }
 
+/// The dependencies that a document's `cargo add` takes, as lines of a manifest.
+fn added(document: &str, workspace: &Table) -> Vec<(String, Value)> {
+    let commands = document.split("cargo add ").skip(1).filter_map(|rest| rest.split(['\n', '#', '`']).next());
+    let lines = commands.filter_map(|command| {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let behind = |flag: &str| words.iter().position(|word| *word == flag).and_then(|at| words.get(at + 1));
+        let mut line = Table::new();
+        if let Some(features) = behind("--features") {
+            line.insert("features".into(), features.split(',').collect::<Vec<_>>().into());
+        }
+        if let Some((name, version)) = words.first()?.split_once('@') {
+            line.insert("version".into(), version.into());
+            return Some((name.to_owned(), Value::Table(line)));
+        }
+        let path = *behind("--path")?;
+        let found = folders().find(|(_, folder)| path.strip_prefix("../kiln/") == Some(folder));
+        let name = found.map_or(path, |(name, _)| name);
+        line.insert("path".into(), path.into());
+        line.insert("version".into(), workspace["workspace"]["package"]["version"].clone());
+        Some((name.to_owned(), Value::Table(line)))
+    });
+    lines.collect()
+}
+
 /// Why a dependency of a document does not lead to what this workspace has, if so.
 fn unresolved(name: &str, line: &Value, workspace: &Table) -> Option<String> {
     let field = |key: &str| line.get(key).and_then(Value::as_str);
@@ -61,7 +85,8 @@ fn every_dependency_line_of_the_documents_resolves() {
     let mut found = 0;
     let mut broken = String::new();
     for document in documents().into_iter().filter(|path| path != "CHANGELOG.md") {
-        for (name, line) in dependencies(&read(&document)) {
+        let text = read(&document);
+        for (name, line) in dependencies(&text).into_iter().chain(added(&text, &workspace)) {
             found += 1;
             if let Some(reason) = unresolved(&name, &line, &workspace) {
                 broken.push_str(&format!("\n  {document}: {reason}"));
@@ -69,7 +94,7 @@ fn every_dependency_line_of_the_documents_resolves() {
         }
     }
     assert!(broken.is_empty(), "these dependency lines do not resolve:{broken}");
-    assert!(found >= 5, "the READMEs of the libraries show how to depend on them: found {found} lines");
+    assert!(found >= 9, "the documents show how to depend on the libraries: found {found} lines");
 }
 
 #[test]
@@ -94,6 +119,16 @@ fn wrong_dependency_lines_are_found() {
         "kiln-nothing = \"0.1\"".to_owned(),
     ] {
         assert!(reason(&wrong).is_some(), "{wrong}");
+    }
+
+    let reason = |command: &str| {
+        let (name, line) = added(&format!("```sh\n{command}\n```\n"), &workspace).pop().expect("a dependency");
+        unresolved(&name, &line, &workspace)
+    };
+    assert_eq!(reason(&format!("cargo add kiln-train@{version} --features burn-traits # of Burn")), None);
+    assert_eq!(reason("cargo add --path ../kiln/model/kernels"), None);
+    for wrong in ["kiln-data@9.9", "burn@0.20", "--path ../kiln/kernels", "--path ../kiln/data --features cuda"] {
+        assert!(reason(&format!("cargo add {wrong}")).is_some(), "{wrong}");
     }
 }
 
