@@ -16,7 +16,6 @@ pub(crate) struct BlockStart {
     pub(crate) second: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }

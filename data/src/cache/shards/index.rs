@@ -58,7 +58,6 @@ struct Head {
     length_multiple: usize,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_text(length_multiple: &usize) -> bool {
     *length_multiple == 0
 }
