@@ -136,7 +136,7 @@ impl Buckets {
             .map(|(i, ((source_len, target_len), rows))| Cell { source_len, target_len, rows, members: vec![i] })
             .collect();
         let keys: Vec<_> = cells.iter().map(|cell| (cell.source_len, cell.target_len)).collect();
-        let merged = merge(cells, config, 1);
+        let merged = merge(cells, config);
         let buckets = (0..merged.len()).map(|i| Bucket::new(i, &merged, config)).collect();
 
         // Rows into buckets.
@@ -244,8 +244,8 @@ impl Buckets {
     }
 }
 
-/// Merges cells until there are few enough and each fills `n_batches` batches. Returns them sorted by area.
-pub(super) fn merge(mut cells: Vec<Cell>, config: &LoaderConfig, n_batches: usize) -> Vec<Cell> {
+/// Merges cells until there are few enough and each fills a batch. Returns them sorted by area.
+pub(super) fn merge(mut cells: Vec<Cell>, config: &LoaderConfig) -> Vec<Cell> {
     // The cheapest partner of each cell. Keeping it up to date makes merging n cells take about n^2 steps, not n^3.
     let partner_of = |cells: &[Cell], i: usize| {
         let others = (0..cells.len()).filter(|j| *j != i);
@@ -254,7 +254,7 @@ pub(super) fn merge(mut cells: Vec<Cell>, config: &LoaderConfig, n_batches: usiz
     let mut partners: Vec<_> = (0..cells.len()).map(|i| partner_of(&cells, i)).collect();
 
     while cells.len() > 1 {
-        let small = |cell: &Cell| cell.rows < n_batches * full_batch(cell.source_len, cell.target_len, config);
+        let small = |cell: &Cell| cell.rows < full_batch(cell.source_len, cell.target_len, config);
         let too_many = cells.len() > config.max_buckets;
         let candidates = (0..cells.len()).filter(|i| too_many || small(&cells[*i]));
         let Some((_, a)) = candidates.map(|i| (partners[i].expect("there are two cells").0, i)).min() else { break };

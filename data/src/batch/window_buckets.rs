@@ -72,8 +72,8 @@ impl Layout {
 }
 
 impl WindowBuckets {
-    /// Makes buckets of rows that are counted by source and target length, both rounded up. `n_windows` windows share the rows, and
-    /// each bucket fills a batch of each window on average. `max_lens` limits padded lengths (0: no limit).
+    /// Makes buckets of rows that are counted by source and target length, both rounded up. `max_lens` limits padded lengths (0: no
+    /// limit).
     ///
     /// # Errors
     ///
@@ -81,7 +81,6 @@ impl WindowBuckets {
     pub(crate) fn new(
         counts: &BTreeMap<(usize, usize), usize>,
         max_lens: (usize, usize),
-        n_windows: usize,
         loader: &LoaderConfig,
     ) -> Result<Self> {
         let problems = loader.validate();
@@ -100,7 +99,7 @@ impl WindowBuckets {
 
         let keys: Vec<_> = cells.keys().copied().collect();
         let cell = |(i, ((source_len, target_len), rows))| Cell { source_len, target_len, rows, members: vec![i] };
-        let mut merged = merge(cells.into_iter().enumerate().map(cell).collect(), loader, n_windows);
+        let mut merged = merge(cells.into_iter().enumerate().map(cell).collect(), loader);
         let longest = keys.iter().fold((0, 0), |(source, target), key| (key.0.max(source), key.1.max(target)));
         if let Some(widest) = merged.last_mut() {
             (widest.source_len, widest.target_len) = longest;

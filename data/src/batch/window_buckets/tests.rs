@@ -39,7 +39,7 @@ impl Windows {
         for (source, target, n) in counts.iter().flatten() {
             *all.entry((*source as usize, *target as usize)).or_default() += *n as usize;
         }
-        let buckets = WindowBuckets::new(&all, MAX_LENS, rows.len(), loader).expect("rows that fit");
+        let buckets = WindowBuckets::new(&all, MAX_LENS, loader).expect("rows that fit");
         let layouts = counts.iter().map(|counts| buckets.layout(counts.iter())).collect();
         Self { rows, buckets, layouts }
     }
@@ -178,13 +178,13 @@ fn rows_that_were_not_counted_are_refused() {
     assert!(sort([(5, 5), (5, 9), (5, 6)]).is_none());
     assert!(sort([(5, 5), (20, 900), (5, 6)]).is_none());
     let long = BTreeMap::from([((96, 9000), 1)]);
-    let error = WindowBuckets::new(&long, (0, 0), 1, &loader).expect_err("too long").to_string();
+    let error = WindowBuckets::new(&long, (0, 0), &loader).expect_err("too long").to_string();
     assert!(error.contains("loader.batch_tokens = 8192"), "{error}");
 }
 
 #[test]
 fn without_rows_there_are_no_batches() {
-    let buckets = WindowBuckets::new(&BTreeMap::new(), MAX_LENS, 0, &LoaderConfig::default()).expect("nothing to do");
+    let buckets = WindowBuckets::new(&BTreeMap::new(), MAX_LENS, &LoaderConfig::default()).expect("nothing to do");
     assert_eq!(buckets.shapes(&[]), BTreeMap::new());
     assert!(buckets.plan([].into_iter(), Order::Sequential).is_empty());
 }

@@ -82,7 +82,7 @@ impl StreamedPairs {
             *counts.entry((*source as usize, *target as usize)).or_default() += *rows as usize;
         }
         let windows = windows_of(&cells);
-        let buckets = WindowBuckets::new(&counts, shards.max_lens(), windows.len(), loader)?;
+        let buckets = WindowBuckets::new(&counts, shards.max_lens(), loader)?;
         let counts_of = |window: &Vec<u32>| window.iter().flat_map(|shard| cells[*shard as usize]).collect::<Vec<_>>();
         let layouts = windows.iter().map(|window| buckets.layout(counts_of(window).into_iter())).collect();
 
