@@ -33,8 +33,8 @@ fn workplace() -> Workplace {
         place.write(&format!("text/{file:03}.txt"), text);
 
         let mut pairs = String::new();
-        for pair in 0..30 {
-            let n_words = 1 + random.below(18);
+        for pair in 0..45 {
+            let n_words = 1 + random.below(8);
             write_words(&mut pairs, n_words, &mut random);
             write!(pairs, "{file} {pair}\t").expect("text");
             write_words(&mut pairs, n_words, &mut random);
@@ -224,14 +224,14 @@ fn bad_rows_of_a_limited_cache_are_named_with_file_and_line() {
 fn a_full_disk_names_the_limit_and_the_run_goes_on_when_there_is_room() {
     for rows in [Rows::Text, Rows::Pairs] {
         let place = workplace();
-        let started = streamed(rows, "runs/a", 4, "cpu", &[]);
+        let started = streamed(rows, "runs/a", 8, "cpu", &[]);
         place.run(&started.iter().map(String::as_str).collect::<Vec<_>>()).ok();
         // Everything is there but the caches.
         files_below(&place.path("runs/a/cache/train-shards"))
             .iter()
             .filter(|path| path.extension().is_some_and(|end| end == "tokens"))
             .for_each(|path| fs::remove_file(path).expect("there"));
-        let all = streamed(rows, "runs/a", 12, "cpu", &[]);
+        let all = streamed(rows, "runs/a", 16, "cpu", &[]);
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let ran = with_file_limit(&place, &all, 2);
         assert_eq!(ran.code, 1, "{ran:#?}");

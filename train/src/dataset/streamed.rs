@@ -55,6 +55,7 @@ fn counted_shards(
 ) -> Result<Shards> {
     let start = Instant::now();
     let shards = count(folder)?;
+
     if shards.n_counted() > 0 {
         let secs = start.elapsed().as_secs_f64();
         let before = match shards.n_shards() - shards.n_counted() {

@@ -130,6 +130,7 @@ impl OpenInput {
                 let first = LineReader::open_at(first, offset, n_lines)?;
                 Self::Parallel(first, LineReader::open_at(other, second, n_lines)?)
             }
+
             CorpusInput::Table(Table { path, columns, delimiter: None, .. }) => {
                 let mut lines = LineReader::open(path)?;
                 lines.skip_delimiter_line()?;
