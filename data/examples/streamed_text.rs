@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kiln_data::{
-    BatchSource, Loader, LoaderConfig, Position, StreamedSource, Task, TextConfig, TextCorpus, TextShards, TextSource,
+    BatchSource, Loader, LoaderConfig, Position, Shards, StreamedSource, Task, TextConfig, TextCorpus, TextSource,
     TextTokenizer, TokenCache, TokenizerConfig, TokenizerKind, prepare_text,
 };
 
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let corpus = &corpora[0].1;
     let (text, config) = (rows(), LoaderConfig { batch_tokens: 16_384, ..LoaderConfig::default() });
     let start = Instant::now();
-    let prepare = || TextShards::prepare(&folder.join("shards"), corpus.clone(), &tokenizer, limit, threads);
+    let prepare = || Shards::of_text(&folder.join("shards"), corpus.clone(), &tokenizer, limit, threads);
     let shards = prepare()?;
     println!(
         "count {} of {} shards: {:.2} s; their caches take {:.0} MB",
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let cached = TextSource::new(cache, &tokenizer, Task::Lm, &text, &config)?;
         let (cached, _) = tokens_per_second(Arc::new(cached), &config, 3.0)?;
         remove_caches(&folder.join("shards"));
-        let streamed = StreamedSource::new(prepare()?, Task::Lm, &text, &config)?;
+        let streamed = StreamedSource::new(prepare()?, &tokenizer, Task::Lm, &text, &config)?;
         let (streamed, first) = tokens_per_second(Arc::new(streamed), &config, 40.0)?;
         let taken = files(&folder.join("shards")).map(|(_, bytes)| bytes).sum::<u64>() / 1_000_000;
         println!(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::built_in::numbers;
-use crate::cache::{TextShards, TokenCache, prepare_pairs, prepare_text};
+use crate::cache::{Shards, TokenCache, prepare_pairs, prepare_text};
 use crate::corpus::{CorpusConfig, Example, PairCorpus, Task, TextConfig, TextCorpus};
 use crate::loader_config::LoaderConfig;
 use crate::source::{PairSource, TextSource};
@@ -136,7 +136,57 @@ impl TextFiles {
         self.dir.path().join("shards")
     }
 
-    pub(crate) fn shards(&self, limit: u64) -> crate::error::Result<TextShards> {
-        TextShards::prepare(&self.folder(), self.corpus(), &self.tokenizer, limit, 2)
+    pub(crate) fn shards(&self, limit: u64) -> crate::error::Result<Shards> {
+        Shards::of_text(&self.folder(), self.corpus(), &self.tokenizer, limit, 2)
+    }
+}
+
+/// A folder of files of pairs that are about 3 KB each, and tokenizers.
+pub(crate) struct PairFiles {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) tokenizers: PairTokenizers,
+    n_files: usize,
+}
+
+impl PairFiles {
+    pub(crate) fn new(n: usize) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let stories = stories(20 * n, 14);
+        let pair = |(i, source): (usize, &String)| Example {
+            // Different in each row, and sometimes much shorter than the source.
+            source: format!("{i} {source}"),
+            target: if i % 7 == 0 { i.to_string() } else { format!("{source} {}", numbers::in_words(i as u64 % 1000)) },
+        };
+        let all: Vec<Example> = stories.iter().enumerate().map(pair).collect();
+        for (i, rows) in all.chunks(20).enumerate() {
+            numbers::write_jsonl(&dir.path().join(format!("{i:04}.jsonl")), rows).expect("writable");
+        }
+        let config = TokenizerConfig { vocab_size: 320, ..TokenizerConfig::default() };
+        let tokenizers = PairTokenizers::train_on_examples(&config, &all[..200.min(all.len())], 2);
+        Self { dir, tokenizers: tokenizers.expect("enough text"), n_files: n }
+    }
+
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        (0..self.n_files).map(|i| self.dir.path().join(format!("{i:04}.jsonl"))).collect()
+    }
+
+    pub(crate) fn corpus(&self) -> PairCorpus {
+        PairCorpus::open(&self.files(), &CorpusConfig::default()).expect("a corpus")
+    }
+
+    /// The cache of all pairs.
+    pub(crate) fn whole(&self) -> TokenCache {
+        let path = self.dir.path().join("whole.tokens");
+        prepare_pairs(&path, &self.corpus(), &self.tokenizers, 2, &mut |_| ()).expect("a good corpus").cache
+    }
+
+    /// The folder of the caches of shards.
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.dir.path().join("shards")
+    }
+
+    /// Lengths are counted in multiples of eight.
+    pub(crate) fn shards(&self, limit: u64) -> crate::error::Result<Shards> {
+        Shards::of_pairs(&self.folder(), self.corpus(), &self.tokenizers, 8, limit, 2)
     }
 }

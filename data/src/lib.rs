@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A [`PairSource`] makes batches of pairs for an encoder-decoder; a [`TextSource`] makes batches of plain text for a
-//! language model, and so does a [`StreamedSource`] for text that is larger than its token cache may be. A [`Loader`] produces the batches
+//! language model, and so does a [`StreamedSource`] for text that is larger than its token cache may be ([`StreamedPairs`] for pairs). A [`Loader`] produces the batches
 //! of each in an endless sequence, a [`OnePass`] each batch once.
 //! A [`ChatSource`]
 //! makes batches of conversations. [`TextTokenizer::decode_stream`] turns the ids that a model generates into text as they arrive.
@@ -57,10 +57,10 @@ mod source;
 pub mod terminal;
 mod tokenizer;
 
-pub use batch::{Buckets, Collator, EpochPlan, round_up};
+pub use batch::{Buckets, Collator, EpochPlan};
 pub use cache::{
-    CachedRow, Lengths, Prepared, TextShards, TokenCache, prepare_chat, prepare_pairs, prepare_text,
-    verify_file_record, verify_record_of, verify_shard_index,
+    CachedRow, Lengths, Prepared, Shards, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record,
+    verify_record_of, verify_shard_index,
 };
 pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, DroppedRows, Example,
@@ -72,11 +72,11 @@ pub use error::{Error, Result, panic_text};
 pub use formats::{FileFormat, Split, WordColumns, delimiter_of, find_files, is_conll, records_of};
 pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, SourceCount, TextParts};
 pub use loader::{Loader, OnePass, Rank};
-pub use loader_config::LoaderConfig;
+pub use loader_config::{LoaderConfig, round_up};
 pub use sampler::Order;
 pub use source::{
     BatchEstimate, BatchSource, BatchWorker, ChatSource, LabelledShape, LabelledSource, MixPart, MixParts, MixShares,
-    MixSource, MixedPart, PairSource, PreferenceSource, SharesFrom, StreamedSource, TextSource,
+    MixSource, MixedPart, PairSource, PreferenceSource, SharesFrom, StreamedPairs, StreamedSource, TextSource,
 };
 pub use tokenizer::{
     ChatTemplate, DecodeStream, FolderTokenizer, LabelledEncoder, LabelledRow, M2m100Files, MarianFiles, MaskedEncoder,

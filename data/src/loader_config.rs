@@ -2,6 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Rounds a length up to a multiple of `multiple`, and longer lengths to a multiple of 2, 4, 8 .. times as much. This
+/// pads a long row by an eighth at most, and keeps the number of different lengths small.
+pub fn round_up(len: usize, multiple: usize) -> usize {
+    let mut step = multiple;
+    while len > 16 * step {
+        step *= 2;
+    }
+    len.next_multiple_of(step)
+}
+
 /// How rows become batches, and how many threads make them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -42,6 +52,11 @@ impl LoaderConfig {
     /// Returns the rows of a batch whose rows have `len` tokens.
     pub(crate) fn rows_of(&self, len: usize) -> usize {
         if self.batch_rows > 0 { self.batch_rows } else { self.batch_tokens / len.max(1) }
+    }
+
+    /// Returns the batches that a loader makes at the same time.
+    pub(crate) fn in_flight(&self) -> usize {
+        (self.num_workers * self.prefetch_factor).max(1)
     }
 
     /// Returns all invalid settings, each with a remedy.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::plan::EpochPlan;
 use crate::error::{Error, Result};
 use crate::host_batch::Shape;
-use crate::loader_config::LoaderConfig;
+use crate::loader_config::{LoaderConfig, round_up};
 use crate::sampler::{Order, ShuffleOf};
 
 /// The buckets of a data set. They distribute the rows of each epoch into batches.
@@ -31,32 +31,22 @@ pub struct Buckets {
 }
 
 #[derive(Debug, Clone)]
-struct Bucket {
+pub(super) struct Bucket {
     /// Shape of a full batch.
-    shape: Shape,
+    pub(super) shape: Shape,
     rows: usize,
     /// The bucket that takes the rows left at the end of an epoch.
-    wider: Option<usize>,
-}
-
-/// Rounds a length up to a multiple of `multiple`, and longer lengths to a multiple of 2, 4, 8 .. times as much. This
-/// pads a long row by an eighth at most, and keeps the number of different lengths small.
-pub fn round_up(len: usize, multiple: usize) -> usize {
-    let mut step = multiple;
-    while len > 16 * step {
-        step *= 2;
-    }
-    len.next_multiple_of(step)
+    pub(super) wider: Option<usize>,
 }
 
 /// Rows that will share a shape.
 #[derive(Debug, Clone)]
-struct Cell {
-    source_len: usize,
-    target_len: usize,
-    rows: usize,
+pub(super) struct Cell {
+    pub(super) source_len: usize,
+    pub(super) target_len: usize,
+    pub(super) rows: usize,
     /// Indices into the cells before merging.
-    members: Vec<usize>,
+    pub(super) members: Vec<usize>,
 }
 
 impl Cell {
@@ -85,7 +75,7 @@ fn full_batch(source_len: usize, target_len: usize, config: &LoaderConfig) -> us
 
 impl Bucket {
     /// The bucket of cell `i` of the merged cells.
-    fn new(i: usize, merged: &[Cell], config: &LoaderConfig) -> Self {
+    pub(super) fn new(i: usize, merged: &[Cell], config: &LoaderConfig) -> Self {
         let cell = &merged[i];
         let batch_size = full_batch(cell.source_len, cell.target_len, config);
         let shape = Shape { batch_size, source_len: cell.source_len, target_len: cell.target_len };
@@ -96,7 +86,7 @@ impl Bucket {
     }
 }
 
-fn too_long((source, target): (usize, usize), padded: (usize, usize), config: &LoaderConfig) -> Error {
+pub(super) fn too_long((source, target): (usize, usize), padded: (usize, usize), config: &LoaderConfig) -> Error {
     Error::Invalid(format!(
         "loader.batch_tokens = {} cannot hold the longest row ({source} source and {target} target tokens): set it to at \
          least {}, or lower data.corpus.max_source_len and data.corpus.max_target_len",
@@ -255,7 +245,7 @@ impl Buckets {
 }
 
 /// Merges cells until there are few enough and each fills a batch. Returns them sorted by area.
-fn merge(mut cells: Vec<Cell>, config: &LoaderConfig) -> Vec<Cell> {
+pub(super) fn merge(mut cells: Vec<Cell>, config: &LoaderConfig) -> Vec<Cell> {
     // The cheapest partner of each cell. Keeping it up to date makes merging n cells take about n^2 steps, not n^3.
     let partner_of = |cells: &[Cell], i: usize| {
         let others = (0..cells.len()).filter(|j| *j != i);

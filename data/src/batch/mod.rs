@@ -6,12 +6,14 @@ mod collate;
 mod document_order;
 mod plan;
 mod rows;
+mod window_buckets;
 mod windows;
 
-pub use bucket::{Buckets, round_up};
+pub use bucket::Buckets;
 pub use collate::Collator;
 pub(crate) use document_order::DocumentOrder;
 pub use plan::EpochPlan;
 pub(crate) use plan::MixedRows;
 pub(crate) use rows::{Around, RowFormat, RowWriter};
+pub(crate) use window_buckets::{Layout, WindowBuckets};
 pub(crate) use windows::WindowOrder;

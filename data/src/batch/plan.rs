@@ -22,6 +22,9 @@ pub struct EpochPlan {
     borders: Vec<usize>,
     /// Text in shards: where its rows come from, and the shape of a full batch.
     windows: Option<(WindowOrder, Shape)>,
+    /// Pairs in shards: the order of the epoch, and the first batch of each window. The rows of a batch are places in the window's
+    /// sorted rows.
+    sorted_windows: Option<(Order, Vec<usize>)>,
 }
 
 /// The rows of an epoch that mixes packed texts. A row number of the plan is an index into them.
@@ -66,6 +69,7 @@ impl EpochPlan {
             mixed: MixedRows::default(),
             windows: None,
             borders: Vec::new(),
+            sorted_windows: None,
         }
     }
 
@@ -92,6 +96,37 @@ impl EpochPlan {
         let first = index as u64 * shape.batch_size as u64;
         let left = windows.n_rows() - first;
         Some((windows, first, Shape { batch_size: left.min(shape.batch_size as u64) as usize, ..*shape }))
+    }
+
+    /// Returns a plan of pairs in shards, without windows. A batch has `most_rows` rows at most.
+    pub(crate) fn of_sorted_windows(order: Order, most_rows: usize) -> Self {
+        let rows = (0..most_rows as u32).collect();
+        Self { rows, sorted_windows: Some((order, Vec::new())), ..Self::with_capacity(0) }
+    }
+
+    /// Adds a window of pairs in shards: for each batch the places of its rows among the rows of the window. Rows of earlier windows
+    /// begin the batch `continued`, which comes first.
+    pub(crate) fn push_window(
+        &mut self,
+        continued: Option<(Range<usize>, Shape)>,
+        batches: Vec<(Range<usize>, Shape)>,
+    ) {
+        let start = self.batches.len();
+        self.sorted_windows.as_mut().expect("a plan of pairs in shards").1.push(start);
+        // Earlier windows must not stay open until the end of this one.
+        self.borders.extend((start > 0).then_some(start));
+        self.borders.extend(continued.is_some().then_some(start + 1));
+        let batch = |(rows, shape)| PlannedBatch { rows, shape };
+        self.batches.extend(continued.into_iter().chain(batches).map(batch));
+    }
+
+    /// Returns the order of the epoch of pairs in shards, the window of a batch, and the places of its rows in the window. If the batch
+    /// has more rows than places, earlier windows have the first ones.
+    pub(crate) fn places(&self, index: usize) -> (Order, usize, Range<usize>) {
+        let (order, starts) = self.sorted_windows.as_ref().expect("a plan of pairs in shards");
+        // Windows without batches share their start with the next one.
+        let window = starts.partition_point(|start| *start <= index) - 1;
+        (*order, window, self.batches[index].rows.clone())
     }
 
     /// Returns the plan with the origin of its rows.
@@ -161,13 +196,16 @@ impl EpochPlan {
         self.len() == 0
     }
 
-    /// Returns the rows and the planned shape of a batch. The rows of a text in shards are numbered within each batch.
+    /// Returns the rows and the planned shape of a batch. The rows of shards are numbered within each batch.
     pub fn batch(&self, index: usize) -> (&[u32], Shape) {
         if let Some((_, _, shape)) = self.windows(index) {
             return (&self.rows[..shape.batch_size], shape);
         }
         let batch = &self.batches[index];
-        (&self.rows[batch.rows.clone()], batch.shape)
+        match &self.sorted_windows {
+            Some(_) => (&self.rows[..batch.shape.batch_size], batch.shape),
+            None => (&self.rows[batch.rows.clone()], batch.shape),
+        }
     }
 
     pub(crate) fn documents(&self) -> Option<&DocumentOrder> {

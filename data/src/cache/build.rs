@@ -39,14 +39,7 @@ pub fn prepare_pairs(
     num_threads: usize,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared> {
-    let header = Header {
-        source_vocab_size: tokenizers.source_vocab_size() as u32,
-        target_vocab_size: tokenizers.target_vocab_size() as u32,
-        max_source_len: corpus.config().max_source_len as u32,
-        max_target_len: corpus.config().max_target_len as u32,
-        ..Header::new(CacheKind::Pairs, tokenizers.fingerprint_hash())
-    };
-
+    let header = pair_header(corpus, tokenizers);
     let parser = RowParser::new(corpus.config());
     let write = |writer: &mut Writer, narrow: bool| {
         writer.watch_repeated(corpus.config().filter.as_deref());
@@ -75,13 +68,7 @@ pub fn prepare_text(
     num_threads: usize,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared> {
-    let vocab_size = tokenizer.vocab_size() as u32;
-    let header = Header {
-        source_vocab_size: vocab_size,
-        target_vocab_size: vocab_size,
-        ..Header::new(CacheKind::Text, tokenizer.fingerprint_hash())
-    };
-
+    let header = text_header(tokenizer);
     let write = |writer: &mut Writer, narrow: bool| {
         writer.watch_repeated(corpus.config().filter.as_deref());
         for_each_block(
@@ -111,16 +98,11 @@ pub fn prepare_chat(
     num_threads: usize,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared> {
-    let vocab_size = tokenizer.vocab_size() as u32;
     let (kind, learn) = match corpus.config().is_preferences() {
         true => (CacheKind::Preferences, Learn::LastAnswer),
         false => (CacheKind::Chat, corpus.config().learn),
     };
-    let header = Header {
-        source_vocab_size: vocab_size,
-        target_vocab_size: vocab_size,
-        ..Header::new(kind, tokenizer.fingerprint_hash())
-    };
+    let header = Header { kind, ..text_header(tokenizer) };
 
     let special = tokenizer.special_encoder()?;
     let splits = corpus.config().split_special_tokens;
@@ -147,6 +129,27 @@ pub fn prepare_chat(
         Ok((hasher.finalize(), ledger))
     };
     open_or_build(path, header, &fingerprint, &|report| corpus.check(report), write)
+}
+
+/// Returns the header of a cache of pairs, without what the text decides.
+pub(super) fn pair_header(corpus: &PairCorpus, tokenizers: &PairTokenizers) -> Header {
+    Header {
+        source_vocab_size: tokenizers.source_vocab_size() as u32,
+        target_vocab_size: tokenizers.target_vocab_size() as u32,
+        max_source_len: corpus.config().max_source_len as u32,
+        max_target_len: corpus.config().max_target_len as u32,
+        ..Header::new(CacheKind::Pairs, tokenizers.fingerprint_hash())
+    }
+}
+
+/// Does the same for documents.
+pub(super) fn text_header(tokenizer: &TextTokenizer) -> Header {
+    let vocab_size = tokenizer.vocab_size() as u32;
+    Header {
+        source_vocab_size: vocab_size,
+        target_vocab_size: vocab_size,
+        ..Header::new(CacheKind::Text, tokenizer.fingerprint_hash())
+    }
 }
 
 /// Opens or builds the cache that `header` describes; this function fills in the fingerprint of the corpus. `write`
@@ -238,8 +241,7 @@ pub(super) fn build(
     write: impl FnOnce(&mut Writer, bool) -> Result<()>,
     unchanged: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
-    let fits = header.source_vocab_size.max(header.target_vocab_size) <= 1 << 16;
-    let narrow = fits && !matches!(header.kind, CacheKind::Chat | CacheKind::Preferences);
+    let narrow = header.is_narrow();
     header.token_bytes = if narrow { 2 } else { 4 };
     let temporary = Temporary { path: with_suffix(path, ".partial") };
     let mut writer = Writer::create(&temporary.path, header.kind)?;

@@ -94,6 +94,12 @@ impl Header {
         }
     }
 
+    /// Whether ids are stored in 16 bits: the vocabularies fit, and no bit of an id marks it.
+    pub(super) fn is_narrow(&self) -> bool {
+        let fits = self.source_vocab_size.max(self.target_vocab_size) <= 1 << 16;
+        fits && !matches!(self.kind, CacheKind::Chat | CacheKind::Preferences)
+    }
+
     pub(super) fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
         bytes.extend(MAGIC);

@@ -21,7 +21,7 @@ pub use fingerprint::{verify_file_record, verify_record_of};
 pub(crate) use format::CacheKind;
 pub use lengths::Lengths;
 pub(crate) use shards::WINDOW_SHARDS;
-pub use shards::{TextShards, verify_shard_index};
+pub use shards::{Shards, verify_shard_index};
 
 use self::format::{Header, Sections};
 use self::mmap::MappedFile;

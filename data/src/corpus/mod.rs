@@ -4,6 +4,7 @@
 //! A corpus is read in order, in blocks of whole rows. Worker threads parse the blocks ([`for_each_block`]), and their
 //! results come back in the order of the files.
 
+mod block_start;
 mod field_order;
 mod fields;
 mod filter;
@@ -23,6 +24,7 @@ mod template;
 mod text;
 mod unknown;
 
+pub(crate) use block_start::BlockStart;
 pub(crate) use filter::row_hash;
 pub use filter::{FilterConfig, FilteredRows, LengthUnit, RowFilter};
 pub use labelled::{LabelConfig, Labelled, LabelledCorpus, LabelledInput};
@@ -33,8 +35,8 @@ pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCo
 pub(crate) use pairs::{Pair, PairBlock, RowParser, length_problem};
 pub use report::{BadRow, BadRowKind, DroppedRows, RowReport, spelled_tokens};
 pub use size::{count_pairs, count_words};
-pub(crate) use text::{BlockStart, Conversation, DocumentPart, Preference, TextBlock, TextFile};
 pub use text::{ChatMessage, Learn, Role};
+pub(crate) use text::{Conversation, DocumentPart, Preference, TextBlock, TextFile};
 pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat, files_in};
 pub use unknown::{CharacterCounts, Unknown};
 

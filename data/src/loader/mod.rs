@@ -166,7 +166,7 @@ impl Loader {
             )));
         }
 
-        let max_in_flight = (config.num_workers * config.prefetch_factor).max(1);
+        let max_in_flight = config.in_flight();
         let engine = match config.num_workers {
             0 => Engine::Inline(Box::new(Worker::new(source.clone()))),
             // Two more jobs are the plans of this epoch and the next.

@@ -18,7 +18,7 @@ pub use labelled::{LabelledShape, LabelledSource};
 pub use mix::{MixPart, MixParts, MixShares, MixSource, MixedPart, SharesFrom};
 pub use pairs::PairSource;
 pub use preferences::PreferenceSource;
-pub use streamed::StreamedSource;
+pub use streamed::{StreamedPairs, StreamedSource};
 pub use text::TextSource;
 
 use crate::batch::EpochPlan;

@@ -18,32 +18,30 @@ const MOST_ROWS: usize = 1 << 20;
 /// Batches of pairs from a token cache.
 #[derive(Debug)]
 pub struct PairSource {
-    cache: TokenCache,
+    rows: PairRows,
     buckets: Buckets,
-    special: SpecialIds,
 }
 
-impl PairSource {
-    /// Sorts the rows of a cache into buckets.
-    ///
+/// The pairs of a token cache.
+#[derive(Debug)]
+pub(super) struct PairRows {
+    pub(super) cache: TokenCache,
+    /// The special tokens around them.
+    pub(super) special: SpecialIds,
+}
+
+impl PairRows {
     /// # Errors
     ///
-    /// If the cache holds plain text or was made with other tokenizers, or if the configuration is invalid.
-    pub fn new(cache: TokenCache, tokenizers: &PairTokenizers, config: &LoaderConfig) -> Result<Self> {
+    /// If the cache holds plain text or was made with other tokenizers.
+    pub(super) fn new(cache: TokenCache, tokenizers: &PairTokenizers) -> Result<Self> {
         if cache.kind() != CacheKind::Pairs {
             return Err(Error::cache(cache.path(), "holds documents of plain text, wanted pairs"));
         }
         if cache.tokenizer_fingerprint() != tokenizers.fingerprint() {
             return Err(Error::cache(cache.path(), "was made with another tokenizer"));
         }
-        let lengths = (0..cache.n_rows()).map(|row| cache.lengths(row));
-        let buckets = Buckets::new(lengths, cache.max_lens(), config)?;
-        Ok(Self { buckets, special: tokenizers.special(), cache })
-    }
-
-    /// Returns the cache.
-    pub fn cache(&self) -> &TokenCache {
-        &self.cache
+        Ok(Self { cache, special: tokenizers.special() })
     }
 
     /// Adds row `row` of the cache to a batch, as row `number` of the data set.
@@ -58,10 +56,29 @@ impl PairSource {
         self.cache.check_id("row", row as usize, max_source, source_vocab)?;
         self.cache.check_id("row", row as usize, max_target, target_vocab)
     }
+}
 
-    /// Returns the special tokens of its rows.
-    pub(super) fn special(&self) -> SpecialIds {
-        self.special
+impl PairSource {
+    /// Sorts the rows of a cache into buckets.
+    ///
+    /// # Errors
+    ///
+    /// If the cache holds plain text or was made with other tokenizers, or if the configuration is invalid.
+    pub fn new(cache: TokenCache, tokenizers: &PairTokenizers, config: &LoaderConfig) -> Result<Self> {
+        let rows = PairRows::new(cache, tokenizers)?;
+        let lengths = (0..rows.cache.n_rows()).map(|row| rows.cache.lengths(row));
+        let buckets = Buckets::new(lengths, rows.cache.max_lens(), config)?;
+        Ok(Self { rows, buckets })
+    }
+
+    /// Returns the cache.
+    pub fn cache(&self) -> &TokenCache {
+        &self.rows.cache
+    }
+
+    /// Returns the pairs.
+    pub(super) fn rows(&self) -> &PairRows {
+        &self.rows
     }
 
     /// Returns the buckets, which know shapes and padding.
@@ -84,19 +101,20 @@ impl BatchSource for PairSource {
     }
 
     fn padding_with(&self, config: &LoaderConfig) -> Option<f64> {
-        if self.cache.n_rows() > MOST_ROWS {
+        let cache = self.cache();
+        if cache.n_rows() > MOST_ROWS {
             return None;
         }
-        let lengths = (0..self.cache.n_rows()).map(|row| self.cache.lengths(row));
-        Some(Buckets::new(lengths, self.cache.max_lens(), config).ok()?.padding_ratio())
+        let lengths = (0..cache.n_rows()).map(|row| cache.lengths(row));
+        Some(Buckets::new(lengths, cache.max_lens(), config).ok()?.padding_ratio())
     }
 
     fn lengths(&self) -> Vec<Lengths> {
-        Lengths::of_cache(&self.cache, Lengths::MOST_COUNTED)
+        Lengths::of_cache(self.cache(), Lengths::MOST_COUNTED)
     }
 
     fn fingerprint(&self) -> String {
-        self.cache.fingerprint()
+        self.cache().fingerprint()
     }
 
     fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {
@@ -107,9 +125,9 @@ impl BatchSource for PairSource {
 impl BatchWorker for Arc<PairSource> {
     fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
         let (rows, shape) = plan.batch(index);
-        let mut collator = Collator::new(batch, shape, self.special);
+        let mut collator = Collator::new(batch, shape, self.rows.special);
         for row in rows {
-            self.push(&mut collator, *row, *row)?;
+            self.rows.push(&mut collator, *row, *row)?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::*;
 
 /// The command under a limit of file size: writes up to it are short, those beyond it fail, as on a full disk.
 #[cfg(unix)]
-fn with_file_limit(place: &Workplace, arguments: &[&str], kib: usize) -> Ran {
+pub(super) fn with_file_limit(place: &Workplace, arguments: &[&str], kib: usize) -> Ran {
     use std::process::Command;
     // SIGXFSZ would kill it; ignored, the write fails.
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", 2 * kib);

@@ -75,8 +75,8 @@ impl<'de> Deserialize<'de> for RemovedSwitch {
         match bool::deserialize(deserializer)? {
             false => Ok(Self),
             true => Err(D::Error::custom(
-                "data.direct was removed; pairs are read from the token cache, which is made once (data.cache_dir names its folder), and \
-                 text whose cache is too large for the disk is trained on with data.cache_limit",
+                "data.direct was removed; text is read from the token cache, which is made once (data.cache_dir names its folder), and text \
+                 or pairs whose cache is too large for the disk are trained on with data.cache_limit",
             )),
         }
     }
@@ -86,21 +86,21 @@ impl<'de> Deserialize<'de> for RemovedSwitch {
 pub(super) fn problem(config: &Config) -> Option<String> {
     let data = &config.data;
     let row = data.cache_limit.as_ref().map(|_| traits_of(config.task))?;
-    if row.reads == Reads::Pairs || row.classes.is_some() {
+    if row.classes.is_some() {
         return Some(format!(
-            "data.cache_limit divides the token cache of plain text (task = \"lm\" or \"mlm\"); task = \"{}\" reads a whole cache, so remove \
-             it",
+            "data.cache_limit divides a token cache, and task = \"{}\" keeps its rows in memory without one, so remove it",
             row.name
         ));
     }
-    if data.text.is_chat() {
+    let is_text = row.reads == Reads::Text;
+    if is_text && data.text.is_chat() {
         return Some(
-            "data.cache_limit divides the token cache of plain text; conversations (data.text.format) are read from a whole cache, so remove \
-             it"
+            "data.cache_limit divides the token cache of plain text or of pairs; conversations (data.text.format) are read from a whole \
+             cache, so remove it"
                 .into(),
         );
     }
-    if data.text.packing == Packing::Sentences {
+    if is_text && data.text.packing == Packing::Sentences {
         return Some(
             "data.cache_limit needs rows that are packed; data.text.packing = \"sentences\" sorts all documents by length, so remove one of \
              the two"
@@ -158,10 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_for_packed_text_alone() {
+    fn a_limit_is_for_pairs_and_packed_text() {
+        let pairs = Config { data: limited().data, ..presets::tiny() };
+        assert_eq!((pairs.task, pairs.validate()), (Task::Translation, Vec::new()));
+
         type Change = fn(&mut Config);
         let cases: [(&str, Change); 7] = [
-            ("reads a whole cache", |c| *c = Config { data: c.data.clone(), ..presets::tiny() }),
+            ("keeps its rows in memory", |c| c.task = Task::Classification),
             ("conversations", |c| c.data.text.format = TextFormat::Chat),
             ("sorts all documents", |c| c.data.text.packing = Packing::Sentences),
             ("drop_duplicates", |c| c.data.filter.drop_duplicates = true),

@@ -95,8 +95,8 @@ pub struct DataConfig {
     pub split: f64,
     /// Folder of the token caches. Unset: `cache/` in the run folder.
     pub cache_dir: Option<PathBuf>,
-    /// lm and mlm: most bytes of token caches of the training text on disk. The text is then tokenized in parts, ahead of the training,
-    /// and shuffled within windows of eight parts. Unset: the whole text is tokenized once.
+    /// translation, lm and mlm: most bytes of token caches of the training text on disk. The text is then tokenized in parts, ahead of
+    /// the training, and shuffled within windows of eight parts. Unset: the whole text is tokenized once.
     pub cache_limit: Option<DiskSize>,
     /// Pairs: format, names of fields, limits in tokens, tolerated fraction of bad rows.
     pub corpus: CorpusConfig,
@@ -106,7 +106,7 @@ pub struct DataConfig {
     pub labels: LabelConfig,
     /// The rows of training text that are wanted, of those that can be used.
     pub filter: FilterConfig,
-    /// Removed: pairs are read from the token cache.
+    /// Removed: see `cache_limit`.
     #[serde(skip_serializing)]
     pub direct: RemovedSwitch,
     /// `mix` without weights: shares are sizes to the power of one divided by this. Unset: 1.

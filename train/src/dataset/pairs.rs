@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    CorpusConfig, Example, PairCorpus, PairSource, PairTokenizers, TokenCache, TokenizerConfig, prepare_pairs,
+    BatchSource, CorpusConfig, Example, PairCorpus, PairSource, PairTokenizers, TokenCache, TokenizerConfig,
+    prepare_pairs,
 };
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
-use super::{Files, RunData, Vocabulary, built_in, cache_at, folding_note, lacking_note, n_threads};
+use super::{Files, RunData, Vocabulary, built_in, cache_at, folding_note, lacking_note, n_threads, streamed};
 use crate::config::Config;
 
 pub(super) fn open(
@@ -49,10 +50,20 @@ pub(super) fn open(
     notes.extend(folding_note(tokenizers.folding()?, is_trained));
 
     // Training data.
-    let path = cache_dir.join("train.tokens");
-    let cache = open_cache(&path, &train_corpus, &tokenizers, note).context("data.train")?;
-    notes.extend(cache.report().filter_notes());
-    let train = Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?);
+    let train: Arc<dyn BatchSource> = match &config.data.cache_limit {
+        Some(limit) => {
+            let opened = streamed::open_pairs(config, limit, cache_dir, (&train_corpus, &tokenizers), note);
+            let (source, report) = opened.context("data.train")?;
+            notes.extend(report.filter_notes());
+            source
+        }
+        None => {
+            let path = cache_dir.join("train.tokens");
+            let cache = open_cache(&path, &train_corpus, &tokenizers, note).context("data.train")?;
+            notes.extend(cache.report().filter_notes());
+            Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?)
+        }
+    };
 
     watched.ensure_unchanged().context("data.train")?;
 

@@ -1,11 +1,12 @@
-//! Opens plain text whose token cache is limited (`data.cache_limit`).
+//! Opens training data whose token cache is limited (`data.cache_limit`).
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Result;
-use kiln_data::{RowReport, StreamedSource, TextCorpus, TextShards, TextTokenizer};
+use kiln_data::{
+    PairCorpus, PairTokenizers, Result, RowReport, Shards, StreamedPairs, StreamedSource, TextCorpus, TextTokenizer,
+};
 use kiln_metrics::units::counted;
 
 use super::n_threads;
@@ -15,17 +16,45 @@ use crate::config::{Config, DiskSize};
 pub(crate) const SHARDS: &str = "train-shards";
 
 /// Finds or makes the index of the text in `cache_dir`, and opens its rows.
-pub(super) fn open(
+pub(super) fn open_text(
     config: &Config,
     limit: &DiskSize,
     cache_dir: &Path,
-    corpus: &TextCorpus,
-    tokenizer: &TextTokenizer,
+    (corpus, tokenizer): (&TextCorpus, &TextTokenizer),
     note: &mut dyn FnMut(&str),
 ) -> Result<(Arc<StreamedSource>, RowReport)> {
-    let (folder, start) = (cache_dir.join(SHARDS), Instant::now());
-    let shards = TextShards::prepare(&folder, corpus.clone(), tokenizer, limit.bytes(), n_threads())?;
+    let count = |folder: &Path| Shards::of_text(folder, corpus.clone(), tokenizer, limit.bytes(), n_threads());
+    let shards = counted_shards(&cache_dir.join(SHARDS), limit, count, note)?;
     let report = shards.report().clone();
+    let source = StreamedSource::new(shards, tokenizer, config.task, corpus.config(), &config.loader)?;
+    Ok((Arc::new(source), report))
+}
+
+/// Does the same for pairs.
+pub(super) fn open_pairs(
+    config: &Config,
+    limit: &DiskSize,
+    cache_dir: &Path,
+    (corpus, tokenizers): (&PairCorpus, &PairTokenizers),
+    note: &mut dyn FnMut(&str),
+) -> Result<(Arc<StreamedPairs>, RowReport)> {
+    let multiple = config.loader.bucket_multiple;
+    let count =
+        |folder: &Path| Shards::of_pairs(folder, corpus.clone(), tokenizers, multiple, limit.bytes(), n_threads());
+    let shards = counted_shards(&cache_dir.join(SHARDS), limit, count, note)?;
+    let report = shards.report().clone();
+    Ok((Arc::new(StreamedPairs::new(shards, tokenizers, &config.loader)?), report))
+}
+
+/// Returns the shards that `count` finds or counts in `folder`, and notes a count.
+fn counted_shards(
+    folder: &Path,
+    limit: &DiskSize,
+    count: impl FnOnce(&Path) -> Result<Shards>,
+    note: &mut dyn FnMut(&str),
+) -> Result<Shards> {
+    let start = Instant::now();
+    let shards = count(folder)?;
 
     if shards.n_counted() > 0 {
         let secs = start.elapsed().as_secs_f64();
@@ -34,14 +63,14 @@ pub(super) fn open(
             n => format!(", {n} of them by an earlier start"),
         };
         note(&format!(
-            "{}: counted in {secs:.1}s, {}{before}, {} tokens, {:.0} MB of token caches, at most {:.0} MB of them at a time; {report}",
+            "{}: counted in {secs:.1}s, {}{before}, {} tokens, {:.0} MB of token caches, at most {:.0} MB of them at a time; {}",
             folder.display(),
             counted(shards.n_shards() as u64, "shard"),
             shards.n_tokens(),
             shards.n_bytes() as f64 / 1e6,
             limit.bytes() as f64 / 1e6,
+            shards.report(),
         ));
     }
-    let source = StreamedSource::new(shards, config.task, corpus.config(), &config.loader)?;
-    Ok((Arc::new(source), report))
+    Ok(shards)
 }

@@ -37,8 +37,9 @@ pub(super) fn open(
 
     let (train, report): (Arc<dyn BatchSource>, _) = match &config.data.cache_limit {
         Some(limit) => {
-            let opened = streamed::open(config, limit, cache_dir, &corpus, &tokenizer, note).context("data.train")?;
-            (opened.0, opened.1)
+            let opened = streamed::open_text(config, limit, cache_dir, (&corpus, &tokenizer), note);
+            let (source, report) = opened.context("data.train")?;
+            (source, report)
         }
         None => {
             let path = cache_dir.join("train.tokens");

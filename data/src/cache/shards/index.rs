@@ -1,8 +1,9 @@
-//! The index of a text in shards: where each begins, and what its cache holds. One pass over the text makes it.
+//! The index of a corpus in shards: where each begins, and what its cache holds. One pass over the text makes it.
 //!
 //! A file of JSON lines: a head, a line per shard, and a last line with a hash of the lines before. The lines reach the disk as shards
 //! are counted, so an interrupted count goes on behind the last complete shard.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,13 +12,13 @@ use blake3::{Hash, Hasher};
 use serde::{Deserialize, Serialize};
 
 use super::super::build::{rename_synced, with_suffix};
-use super::super::encode::{EncodedBlock, TextBlockEncoder};
-use super::super::fingerprint::{Ledger, text_fingerprint};
+use super::super::fingerprint::Ledger;
 use super::super::format::{CacheKind, Header};
-use crate::corpus::{BlockStart, RowReport, TextCorpus, for_each_block};
+use super::rows::{Placed, Rows};
+use crate::corpus::{BlockStart, RowReport};
 use crate::error::{Error, Result};
 use crate::files::{open_own, read_file};
-use crate::tokenizer::TextTokenizer;
+use crate::loader_config::round_up;
 
 const FORMAT: u32 = 1;
 
@@ -28,10 +29,13 @@ pub(super) struct Shard {
     pub(super) start: BlockStart,
     /// Blocks of text.
     pub(super) blocks: usize,
-    /// Documents that are kept.
+    /// Documents or pairs that are kept.
     pub(super) documents: u64,
     /// Their tokens, without special tokens.
     pub(super) tokens: u64,
+    /// Pairs: source length and target length, both rounded up ([`round_up`]), and the number of pairs that have them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) cells: Vec<(u32, u32, u64)>,
     /// Size of its cache.
     pub(super) bytes: u64,
     /// Hash of its tokens, in hex.
@@ -49,6 +53,13 @@ struct Head {
     tokenizer: String,
     /// Bytes of tokens and offsets that end a shard.
     shard_bytes: u64,
+    /// Pairs: lengths are rounded up to multiples of this. 0 for text.
+    #[serde(default, skip_serializing_if = "is_text")]
+    length_multiple: usize,
+}
+
+fn is_text(length_multiple: &usize) -> bool {
+    *length_multiple == 0
 }
 
 /// The last line.
@@ -59,41 +70,47 @@ struct End {
     hash: String,
 }
 
-/// The shards of a text.
+/// The shards of a corpus.
 #[derive(Debug)]
 pub(super) struct Index {
     pub(super) shards: Vec<Shard>,
     /// Hash of the text and of how it is read.
     pub(super) corpus: Hash,
+    /// Pairs: the multiple to which lengths are rounded up. 0 for text.
+    pub(super) length_multiple: usize,
     /// Shards that this call counted; 0 if the index was there.
     pub(super) n_counted: usize,
 }
 
-/// Finds or makes the index at `path` of a text that is cut into shards of about `shard_bytes`. A second process that needs it waits.
-pub(super) fn index_of(
-    path: &Path,
-    corpus: &TextCorpus,
-    tokenizer: &TextTokenizer,
-    shard_bytes: u64,
-    num_threads: usize,
-) -> Result<Index> {
+/// How a corpus is cut.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cut {
+    /// Bytes of tokens and offsets that end a shard.
+    pub(super) shard_bytes: u64,
+    /// Pairs: lengths are rounded up to multiples of this. 0 for text.
+    pub(super) length_multiple: usize,
+}
+
+/// Finds or makes the index at `path` of a corpus that is cut into shards. A second process that needs it waits.
+pub(super) fn index_of(path: &Path, rows: &dyn Rows, cut: Cut, num_threads: usize) -> Result<Index> {
     // As for a token cache, two processes at worst do the same work twice.
     let lock = open_own(&with_suffix(path, ".lock"));
     let _ = lock.as_ref().map(File::lock);
-    let (hash, ledger) = text_fingerprint(corpus, &Ledger::read(path))?;
-    let head =
-        Head { format: FORMAT, corpus: hash.to_hex().to_string(), tokenizer: tokenizer.fingerprint(), shard_bytes };
+    let (hash, ledger) = rows.fingerprint(&Ledger::read(path))?;
+    let Cut { shard_bytes, length_multiple } = cut;
+    let (corpus, tokenizer) = (hash.to_hex().to_string(), rows.header().tokenizer.to_hex().to_string());
+    let head = Head { format: FORMAT, corpus, tokenizer, shard_bytes, length_multiple };
     if let Some(shards) = complete(path, &head) {
-        return Ok(Index { shards, corpus: hash, n_counted: 0 });
+        return Ok(Index { shards, corpus: hash, length_multiple, n_counted: 0 });
     }
 
-    let mut count = Count::begun(path, &head)?;
+    let mut count = Count::begun(path, &head, rows.header().clone())?;
     let n_before = count.shards.len();
-    count.go_on(corpus, tokenizer, num_threads)?;
+    count.go_on(rows, num_threads)?;
     let mut report = RowReport::default();
     count.shards.iter().for_each(|shard| report.merge(shard.report.clone()));
-    corpus.check(&report)?;
-    if text_fingerprint(corpus, &ledger)?.0 != hash {
+    rows.check(&report)?;
+    if rows.fingerprint(&ledger)?.0 != hash {
         return Err(Error::Invalid(format!(
             "{}: the text changed while it was counted, so the index would hold neither the old nor the new text: run again when \
              nothing writes to it",
@@ -102,10 +119,10 @@ pub(super) fn index_of(
     }
     let (shards, digest) = count.finish(path)?;
     ledger.write(path, digest);
-    Ok(Index { n_counted: shards.len() - n_before, shards, corpus: hash })
+    Ok(Index { n_counted: shards.len() - n_before, shards, corpus: hash, length_multiple })
 }
 
-/// Verifies the index of a text in shards. Returns the number of shards.
+/// Verifies the index of a corpus in shards. Returns the number of shards.
 ///
 /// # Errors
 ///
@@ -154,27 +171,39 @@ struct Count {
     hasher: Hasher,
     shards: Vec<Shard>,
     open: Option<OpenShard>,
-    shard_bytes: u64,
+    cut: Cut,
+    /// Of all caches.
+    header: Header,
 }
 
 /// A shard to which blocks are added.
 struct OpenShard {
     shard: Shard,
+    cells: BTreeMap<(u32, u32), u64>,
     hasher: Hasher,
     token_bytes: u64,
 }
 
-/// A block and where it lies.
-struct Placed {
-    start: BlockStart,
-    /// Whether a shard can begin with it.
-    is_border: bool,
-    encoded: EncodedBlock,
+impl OpenShard {
+    /// Returns a shard without blocks, whose first one begins at `start`.
+    fn at(start: BlockStart) -> Self {
+        let shard = Shard {
+            start,
+            blocks: 0,
+            documents: 0,
+            tokens: 0,
+            cells: Vec::new(),
+            bytes: 0,
+            hash: String::new(),
+            report: RowReport::default(),
+        };
+        Self { shard, cells: BTreeMap::new(), hasher: Hasher::new(), token_bytes: 0 }
+    }
 }
 
 impl Count {
     /// Goes on with an interrupted count of the same text, or begins.
-    fn begun(index: &Path, head: &Head) -> Result<Self> {
+    fn begun(index: &Path, head: &Head, header: Header) -> Result<Self> {
         let path = with_suffix(index, ".partial");
         let mut file = open_own(&path).map_err(Error::io(&path, "creating the index of shards"))?;
         let bytes = read_file(&path).unwrap_or_default();
@@ -188,64 +217,56 @@ impl Count {
         if !found {
             write_line(&path, &mut file, &mut hasher, head)?;
         }
-        Ok(Self { path, file, hasher, shards, open: None, shard_bytes: head.shard_bytes })
+        let cut = Cut { shard_bytes: head.shard_bytes, length_multiple: head.length_multiple };
+        Ok(Self { path, file, hasher, shards, open: None, cut, header })
     }
 
     /// Reads the text behind the last complete shard.
-    fn go_on(&mut self, corpus: &TextCorpus, tokenizer: &TextTokenizer, num_threads: usize) -> Result<()> {
-        let can_start_within: Vec<bool> =
-            corpus.text_files().iter().map(|file| file.can_start_within()).collect::<Result<_>>()?;
+    fn go_on(&mut self, rows: &dyn Rows, num_threads: usize) -> Result<()> {
+        let can_start_within = rows.can_start_within()?;
         let last = self.shards.last().map(|shard| (shard.start, shard.blocks));
-        let (start, n_known) = last.unwrap_or((BlockStart { file: 0, offset: 0, lines: 0 }, 0));
-        let narrow = is_narrow(tokenizer);
-        for_each_block(
-            corpus.blocks_from(start).skip(n_known),
-            num_threads,
-            || TextBlockEncoder::new(corpus, tokenizer, narrow),
-            |encoder, block| {
-                let is_border = !block.continues() && (block.is_first || can_start_within[block.file]);
-                Ok(Placed { start: block.start(), is_border, encoded: encoder.encode(&block)? })
-            },
-            |block| self.push(block, tokenizer),
-        )?;
-        self.close(tokenizer)
+        let (start, n_known) = last.unwrap_or_default();
+        rows.encode(start, n_known..usize::MAX, num_threads, &mut |block| {
+            let is_border = !block.continues && (block.is_first || can_start_within[block.start.file]);
+            self.push(block, is_border)
+        })?;
+        self.close()
     }
 
-    fn push(&mut self, Placed { start, is_border, encoded }: Placed, tokenizer: &TextTokenizer) -> Result<()> {
+    /// Adds a block to the open shard, or to a new one if it can begin with the block.
+    fn push(&mut self, Placed { start, encoded, .. }: Placed, is_border: bool) -> Result<()> {
         let documents = encoded.rows.len() as u64 - u64::from(encoded.continues);
-        let bytes = encoded.tokens.len() as u64 + 8 * documents;
-        let is_full = |open: &OpenShard| open.token_bytes + 8 * open.shard.documents + bytes > self.shard_bytes;
+        let row_bytes = if self.header.kind == CacheKind::Pairs { 8 + 4 } else { 8 };
+        let bytes = encoded.tokens.len() as u64 + row_bytes * documents;
+        let is_full =
+            |open: &OpenShard| open.token_bytes + row_bytes * open.shard.documents + bytes > self.cut.shard_bytes;
         if is_border && self.open.as_ref().is_some_and(is_full) {
-            self.close(tokenizer)?;
+            self.close()?;
         }
 
-        let open = self.open.get_or_insert_with(|| OpenShard {
-            shard: Shard {
-                start,
-                blocks: 0,
-                documents: 0,
-                tokens: 0,
-                bytes: 0,
-                hash: String::new(),
-                report: RowReport::default(),
-            },
-            hasher: Hasher::new(),
-            token_bytes: 0,
-        });
+        let open = self.open.get_or_insert_with(|| OpenShard::at(start));
         open.hasher.update(&encoded.tokens);
         open.token_bytes += encoded.tokens.len() as u64;
         open.shard.blocks += 1;
         open.shard.documents += documents;
         open.shard.tokens += encoded.rows.iter().map(|(_, tokens)| u64::from(*tokens)).sum::<u64>();
+        if self.header.kind == CacheKind::Pairs {
+            // Lengths count the end token of each side.
+            let rounded = |len: u32| round_up(len as usize + 1, self.cut.length_multiple) as u32;
+            for (source, both) in &encoded.rows {
+                *open.cells.entry((rounded(*source), rounded(both - source))).or_default() += 1;
+            }
+        }
         open.shard.report.merge(encoded.report);
         Ok(())
     }
 
     /// Ends the open shard and writes its line.
-    fn close(&mut self, tokenizer: &TextTokenizer) -> Result<()> {
-        let Some(OpenShard { mut shard, hasher, .. }) = self.open.take() else { return Ok(()) };
+    fn close(&mut self) -> Result<()> {
+        let Some(OpenShard { mut shard, cells, hasher, .. }) = self.open.take() else { return Ok(()) };
         shard.hash = hasher.finalize().to_hex().to_string();
-        shard.bytes = cache_bytes(&shard, tokenizer);
+        shard.cells = cells.into_iter().map(|((source, target), rows)| (source, target, rows)).collect();
+        shard.bytes = cache_bytes(&shard, &self.header);
         write_line(&self.path, &mut self.file, &mut self.hasher, &shard)?;
         self.shards.push(shard);
         Ok(())
@@ -268,19 +289,14 @@ fn write_line(path: &Path, file: &mut File, hasher: &mut Hasher, line: &impl Ser
     file.write_all(&json).and_then(|()| file.sync_data()).map_err(Error::io(path, "writing the index of shards"))
 }
 
-/// Whether ids are stored in 16 bits.
-fn is_narrow(tokenizer: &TextTokenizer) -> bool {
-    tokenizer.vocab_size() <= 1 << 16
-}
-
-/// Returns the size of the cache of a shard.
-fn cache_bytes(shard: &Shard, tokenizer: &TextTokenizer) -> u64 {
+/// Returns the size of the cache of a shard, whose header is like `header`.
+fn cache_bytes(shard: &Shard, header: &Header) -> u64 {
     let header = Header {
-        token_bytes: if is_narrow(tokenizer) { 2 } else { 4 },
+        token_bytes: if header.is_narrow() { 2 } else { 4 },
         n_rows: shard.documents,
         n_tokens: shard.tokens,
         report_bytes: serde_json::to_vec(&shard.report).expect("plain data").len() as u64,
-        ..Header::new(CacheKind::Text, tokenizer.fingerprint_hash())
+        ..header.clone()
     };
     header.layout().map_or(u64::MAX, |sections| sections.report.end as u64)
 }

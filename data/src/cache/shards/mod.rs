@@ -1,28 +1,31 @@
-//! A text in shards: token caches of parts of it, made when they are needed and removed when others need their room.
+//! A corpus in shards: token caches of parts of it, made when they are needed and removed when others need their room.
 //!
-//! One pass over the text counts the documents and tokens of each shard ([`index`]). Later a shard is read again from its beginning,
+//! One pass over the text counts the rows and tokens of each shard ([`index`]). Later a shard is read again from its beginning,
 //! tokenized, and compared with the hash of its first pass. [`room`] keeps the caches under the limit.
 
 mod index;
 mod room;
+mod rows;
 #[cfg(test)]
 mod tests;
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use blake3::Hash;
 
 pub use self::index::verify_shard_index;
-use self::index::{Index, Shard, index_of};
+use self::index::{Cut, Index, Shard, index_of};
 use self::room::Room;
+use self::rows::{Documents, Pairs, Rows};
 use super::TokenCache;
 use super::build::{build, reason_to_build};
-use super::encode::TextBlockEncoder;
-use super::format::{CacheKind, Header};
-use crate::corpus::{RowReport, TextCorpus, for_each_block};
+use super::format::Header;
+use super::write::Writer;
+use crate::corpus::{PairCorpus, RowReport, TextCorpus};
 use crate::error::{Error, Result};
-use crate::tokenizer::TextTokenizer;
+use crate::tokenizer::{PairTokenizers, TextTokenizer};
 
 /// Shards whose rows are shuffled together.
 pub(crate) const WINDOW_SHARDS: usize = 8;
@@ -35,29 +38,55 @@ const SHARDS_OF_LIMIT: u64 = 20;
 /// How often a cache that another process removed is made again.
 const ATTEMPTS: usize = 4;
 
-/// Plain text whose token cache stays under a limit on disk.
+/// A corpus whose token cache stays under a limit on disk.
 #[derive(Debug)]
-pub struct TextShards {
-    corpus: TextCorpus,
-    tokenizer: TextTokenizer,
+pub struct Shards {
+    rows: Box<dyn Rows>,
     index: Index,
     report: RowReport,
     room: Room,
 }
 
-impl TextShards {
-    /// Finds or makes the index of `corpus` in `folder`, which will hold token caches of at most `limit` bytes.
+impl Shards {
+    /// Finds or makes the index of a plain text in `folder`, which will hold token caches of at most `limit` bytes.
     ///
     /// Making it reads and tokenizes the whole text once. An interrupted pass goes on behind the last shard that it has counted.
     ///
     /// # Errors
     ///
-    /// If the text cannot be read or changes meanwhile, if too many documents are bad, if the index cannot be written, or if
-    /// two windows of shards exceed the limit.
-    pub fn prepare(
+    /// If the text cannot be read or changes meanwhile, if too many rows are bad, if the index cannot be written, or if two windows
+    /// of shards exceed the limit.
+    pub fn of_text(
         folder: &Path,
         corpus: TextCorpus,
         tokenizer: &TextTokenizer,
+        limit: u64,
+        num_threads: usize,
+    ) -> Result<Self> {
+        Self::prepare(folder, Box::new(Documents::new(corpus, tokenizer)), 0, limit, num_threads)
+    }
+
+    /// Does the same for pairs. The index counts them by their lengths, rounded up by [`round_up`](crate::round_up) to multiples of
+    /// `length_multiple`, which is the loader's `bucket_multiple`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::of_text`].
+    pub fn of_pairs(
+        folder: &Path,
+        corpus: PairCorpus,
+        tokenizers: &PairTokenizers,
+        length_multiple: usize,
+        limit: u64,
+        num_threads: usize,
+    ) -> Result<Self> {
+        Self::prepare(folder, Box::new(Pairs::new(corpus, tokenizers)), length_multiple.max(1), limit, num_threads)
+    }
+
+    fn prepare(
+        folder: &Path,
+        rows: Box<dyn Rows>,
+        length_multiple: usize,
         limit: u64,
         num_threads: usize,
     ) -> Result<Self> {
@@ -67,13 +96,14 @@ impl TextShards {
         };
 
         fs::create_dir_all(folder).map_err(Error::io(folder, "creating the cache folder"))?;
-        let index = index_of(&folder.join("index.jsonl"), &corpus, tokenizer, shard_bytes, num_threads)?;
-        check_limit(&index.shards, &corpus, limit)?;
+        let cut = Cut { shard_bytes, length_multiple };
+        let index = index_of(&folder.join("index.jsonl"), &*rows, cut, num_threads)?;
+        check_limit(&index.shards, &*rows, limit)?;
         let mut report = RowReport::default();
         index.shards.iter().for_each(|shard| report.merge(shard.report.clone()));
-        corpus.check(&report)?;
+        rows.check(&report)?;
         let room = Room { folder: folder.into(), limit };
-        Ok(Self { corpus, tokenizer: tokenizer.clone(), index, report, room })
+        Ok(Self { rows, index, report, room })
     }
 
     /// Returns the number of shards.
@@ -81,7 +111,7 @@ impl TextShards {
         self.index.shards.len()
     }
 
-    /// Returns the number of shards that [`Self::prepare`] counted; 0 if the index was complete.
+    /// Returns the number of shards that were counted; 0 if the index was complete.
     pub fn n_counted(&self) -> usize {
         self.index.n_counted
     }
@@ -96,19 +126,30 @@ impl TextShards {
         self.index.shards.iter().map(|shard| shard.bytes).sum()
     }
 
-    /// Returns the counts of kept and bad documents.
+    /// Returns the counts of kept and bad rows.
     pub fn report(&self) -> &RowReport {
         &self.report
     }
 
-    /// Returns the tokenizer.
-    pub(crate) fn tokenizer(&self) -> &TextTokenizer {
-        &self.tokenizer
-    }
-
-    /// Returns the numbers of documents and tokens of each shard.
+    /// Returns the numbers of rows and tokens of each shard.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.index.shards.iter().map(|shard| (shard.documents, shard.tokens))
+    }
+
+    /// Returns the lengths of the pairs of each shard: source length and target length, both rounded up, and the number of pairs.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &[(u32, u32, u64)]> {
+        self.index.shards.iter().map(|shard| &*shard.cells)
+    }
+
+    /// Returns the longest allowed source and target rows in tokens, eos included; 0: no limit.
+    pub(crate) fn max_lens(&self) -> (usize, usize) {
+        let header = self.rows.header();
+        (header.max_source_len as usize, header.max_target_len as usize)
+    }
+
+    /// Returns the multiple to which lengths are rounded up; 0 for text.
+    pub(crate) fn length_multiple(&self) -> usize {
+        self.index.length_multiple
     }
 
     /// Returns a fingerprint of the tokens, of their division into shards, and of `settings`.
@@ -192,50 +233,64 @@ impl TextShards {
         num_threads: usize,
         stops: &(dyn Fn() -> bool + Sync),
     ) -> Result<()> {
-        let Self { corpus, tokenizer, .. } = self;
         let Shard { start, blocks, .. } = self.index.shards[shard as usize];
-        let write = |writer: &mut super::write::Writer, narrow: bool| {
-            for_each_block(
-                corpus.blocks_from(start).take(blocks),
-                num_threads,
-                || TextBlockEncoder::new(corpus, tokenizer, narrow),
-                |encoder, block| encoder.encode(&block),
-                |block| if stops() { Err(Error::Stopped("the run ends".into())) } else { writer.push(block) },
-            )
+        let write = |writer: &mut Writer, _| {
+            self.rows.encode(start, 0..blocks, num_threads, &mut |block| match stops() {
+                true => Err(Error::Stopped("the run ends".into())),
+                false => writer.push(block.encoded),
+            })
         };
-        build(path, header, &|_| Ok(()), write, &|| Ok(()))
+        build(path, header, &|_| Ok(()), write, &|| Ok(())).map_err(|error| self.with_remedy(error))
+    }
+
+    /// Adds to the error of a full disk what can be done.
+    fn with_remedy(&self, error: Error) -> Error {
+        match error {
+            Error::Io { path, action, error } if is_full(error.kind()) => {
+                let limit = self.room.limit;
+                let found = format!(
+                    "{error}: free some space, or lower data.cache_limit, which allows {limit} bytes of token caches"
+                );
+                Error::Io { path, action, error: io::Error::new(error.kind(), found) }
+            }
+            error => error,
+        }
     }
 
     /// Refuses a cache that holds other tokens than the index counted.
     fn checked(&self, shard: u32, cache: TokenCache) -> Result<TokenCache> {
-        let Shard { start, documents, hash, .. } = &self.index.shards[shard as usize];
+        let Shard { documents, hash, .. } = &self.index.shards[shard as usize];
         let header = cache.header();
         if header.n_rows == *documents && header.tokens_hash.to_hex().as_str() == hash {
             return Ok(cache);
         }
+        Err(self.changed(shard, cache.path()))
+    }
+
+    /// Removes a cache that holds other rows than the index counted, and returns the error.
+    pub(crate) fn changed(&self, shard: u32, cache: &Path) -> Error {
         // The next start reads the text again, and must not find this.
-        let _ = fs::remove_file(cache.path());
-        let file = &self.corpus.text_files()[start.file].path;
-        Err(Error::corpus(
+        let _ = fs::remove_file(cache);
+        let file = self.rows.file(self.index.shards[shard as usize].start.file);
+        Error::corpus(
             file,
             "the text changed during the run, which reads it again in every epoch (data.cache_limit): restore it, or start a new run and \
              do not edit the text",
-        ))
+        )
     }
 
     fn header(&self, shard: u32) -> Header {
-        let size = self.tokenizer.vocab_size() as u32;
         let mut hasher = blake3::Hasher::new();
         let Shard { hash, .. } = &self.index.shards[shard as usize];
         hasher.update(b"shard\0").update(self.index.corpus.as_bytes()).update(hash.as_bytes());
         let corpus: Hash = hasher.finalize();
-        Header {
-            source_vocab_size: size,
-            target_vocab_size: size,
-            corpus,
-            ..Header::new(CacheKind::Text, self.tokenizer.fingerprint_hash())
-        }
+        Header { corpus, ..self.rows.header().clone() }
     }
+}
+
+/// Whether a disk, a quota or a limit of the system has no room for more.
+fn is_full(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
 /// Returns the size of the shards under a limit: a power of two, so that most changes of the limit leave the order alone. `None`: the
@@ -246,7 +301,7 @@ fn shard_bytes(limit: u64) -> Option<u64> {
 }
 
 /// Refuses a limit that two windows of the largest shards exceed: the one in use and the next.
-fn check_limit(shards: &[Shard], corpus: &TextCorpus, limit: u64) -> Result<()> {
+fn check_limit(shards: &[Shard], rows: &dyn Rows, limit: u64) -> Result<()> {
     let mut sizes: Vec<u64> = shards.iter().map(|shard| shard.bytes).collect();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     let needed: u64 = sizes.iter().take(2 * WINDOW_SHARDS).sum();
@@ -254,7 +309,7 @@ fn check_limit(shards: &[Shard], corpus: &TextCorpus, limit: u64) -> Result<()> 
         return Ok(());
     }
     let largest = shards.iter().max_by_key(|shard| shard.bytes).expect("there are sizes");
-    let file = corpus.text_files()[largest.start.file].path.display();
+    let file = rows.file(largest.start.file).display();
     Err(Error::Invalid(format!(
         "data.cache_limit is {limit} bytes, but two windows of {WINDOW_SHARDS} shards need up to {needed}: raise it to that. The \
          largest shard has {} bytes and begins in {file}; a file that is compressed, or whose records are not lines, is one shard, so it \

@@ -2,9 +2,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::cache::{Tokens, prepare_text};
-use crate::corpus::{TextConfig, TextFormat};
-use crate::fixtures::{TextFiles, TextFixture, stories};
+use crate::built_in::numbers;
+use crate::cache::{Tokens, prepare_pairs, prepare_text};
+use crate::corpus::{CorpusConfig, Example, TextConfig, TextFormat};
+use crate::fixtures::{Fixture, TextFiles, TextFixture, stories};
+use crate::loader_config::round_up;
 use crate::tokenizer::{TokenizerConfig, TokenizerKind};
 
 fn documents(cache: &TokenCache) -> Vec<Vec<u32>> {
@@ -16,7 +18,7 @@ fn documents(cache: &TokenCache) -> Vec<Vec<u32>> {
 }
 
 /// Opens shards one after the other and returns their documents.
-fn documents_of(shards: &TextShards) -> Vec<Vec<u32>> {
+fn documents_of(shards: &Shards) -> Vec<Vec<u32>> {
     let open = |shard: u32| shards.open(&[shard], &|kept| kept == shard, 2, &|| false).expect("a shard").remove(0);
     (0..shards.n_shards() as u32).flat_map(|shard| documents(&open(shard))).collect()
 }
@@ -28,7 +30,7 @@ fn taken(folder: &Path) -> u64 {
     entries.filter(is_cache).map(|path| fs::metadata(path).map_or(0, |file| file.len())).sum()
 }
 
-fn error(shards: Result<TextShards>) -> String {
+fn error(shards: Result<Shards>) -> String {
     shards.expect_err("refused").to_string()
 }
 
@@ -60,11 +62,66 @@ fn shards_hold_the_documents_of_the_whole_cache_whatever_the_format() {
         let whole = fixture.dir.path().join("whole.tokens");
         let whole = prepare_text(&whole, &corpus, &fixture.tokenizer, 2, &mut |_| ()).expect("a cache").cache;
         let folder = fixture.dir.path().join("shards");
-        let shards = TextShards::prepare(&folder, corpus, &fixture.tokenizer, 8 << 20, 2).expect("an index");
+        let shards = Shards::of_text(&folder, corpus, &fixture.tokenizer, 8 << 20, 2).expect("an index");
         assert_eq!((shards.report(), shards.n_tokens()), (whole.report(), whole.n_tokens()), "{ending} {format:?}");
         assert!(documents_of(&shards) == documents(&whole), "{ending} {format:?}");
         assert_eq!(shards.n_shards() > 2, can_start_within, "{ending} {format:?}: {}", shards.n_shards());
         assert_eq!(taken(&folder), shards.n_bytes(), "the index knows the sizes");
+    }
+}
+
+#[test]
+fn shards_hold_the_pairs_of_the_whole_cache_whatever_the_format() {
+    let fixture = Fixture::numbers(500);
+    let examples = numbers::examples(24_000, 0, 12, 3).expect("valid settings").train;
+    let folder = fixture.dir.path();
+    let write = |name: &str, line: &dyn Fn(&Example) -> String, around: [&str; 2], between: &str| {
+        let mut lines: Vec<String> = examples.iter().map(line).collect();
+        // Rows that cannot be used, in several blocks.
+        (1000..lines.len()).step_by(3000).for_each(|at| lines[at] = String::new());
+        let [before, behind] = around;
+        std::fs::write(folder.join(name), [before, &lines.join(between), behind].concat()).expect("written");
+    };
+    let json = |pair: &Example| serde_json::json!({ "src": pair.source, "trg": pair.target }).to_string();
+    let columns = |pair: &Example| format!("{}\t{}", pair.source, pair.target);
+    write("a.jsonl", &json, ["\u{feff}", "\n"], "\n");
+    write("a.tsv", &columns, ["src\ttrg\n", ""], "\r\n");
+    write("b.tsv", &columns, ["", "\n"], "\n");
+    write("a.csv", &|pair| format!("\"{}\",\"{}\"", pair.source, pair.target), ["src,trg\n", "\n"], "\n");
+    write("a.en", &|pair| pair.source.clone(), ["", "\n"], "\n");
+    write("a.it", &|pair| pair.target.clone(), ["\u{feff}", "\n"], "\n");
+
+    for (name, can_start_within) in
+        [("a.jsonl", true), ("a.tsv", true), ("b.tsv", true), ("a.en,a.it", true), ("a.csv", false), ("a.json", false)]
+    {
+        if name == "a.json" {
+            // An array has no blank rows.
+            let rows: Vec<String> = examples.iter().map(json).collect();
+            std::fs::write(folder.join(name), format!("[{}]", rows.join(",\n"))).expect("written");
+        }
+        let entry = name.split(',').map(|name| folder.join(name).display().to_string()).collect::<Vec<_>>().join(",");
+        let corpus = PairCorpus::open(&[entry.into()], &CorpusConfig::default()).expect("a corpus");
+        let whole = prepare_pairs(&folder.join("whole"), &corpus, &fixture.tokenizers, 2, &mut |_| ());
+        let whole = whole.expect("a cache").cache;
+        let shards = folder.join(format!("shards-{name}"));
+        let shards = Shards::of_pairs(&shards, corpus, &fixture.tokenizers, 8, 8 << 20, 2).expect("an index");
+        assert_eq!((shards.report(), shards.n_tokens()), (whole.report(), whole.n_tokens()), "{name}");
+        assert_eq!(shards.n_shards() > 2, can_start_within, "{name}: {}", shards.n_shards());
+
+        let mut row = 0;
+        for (shard, cells) in (0..).zip(shards.cells()) {
+            let cache = shards.open(&[shard], &|kept| kept == shard, 2, &|| false).expect("a shard").remove(0);
+            let mut counted = std::collections::BTreeMap::new();
+            for own in 0..cache.n_rows() {
+                assert_eq!(cache.row(own), whole.row(row), "{name}: row {row}");
+                let (source, target) = cache.lengths(own);
+                *counted.entry((round_up(source, 8) as u32, round_up(target, 8) as u32)).or_insert(0) += 1;
+                row += 1;
+            }
+            assert!(cells.iter().copied().eq(counted.into_iter().map(|((s, t), n)| (s, t, n))), "{name}: {cells:?}");
+        }
+        assert_eq!(row, whole.n_rows(), "{name}");
+        assert_eq!(taken(&shards.room.folder), shards.n_bytes(), "the index knows the sizes");
     }
 }
 
@@ -161,7 +218,7 @@ fn two_processes_share_the_shards() {
     let text = TextFiles::new(60);
     let shards = [(); 2].map(|()| text.shards(200 << 10).expect("an index"));
     let wanted: Vec<u32> = (0..16).collect();
-    let of = |shards: &TextShards| {
+    let of = |shards: &Shards| {
         let caches = shards.open(&wanted, &|shard| wanted.contains(&shard), 1, &|| false).expect("shards");
         caches.iter().map(TokenCache::n_tokens).collect::<Vec<_>>()
     };

@@ -17,9 +17,10 @@ pub use table::Table;
 pub(super) use table::check_delimiter;
 
 use super::RowReport;
+use super::block_start::BlockStart;
 use super::origins::{Origins, names};
 use crate::error::{Error, Result};
-use crate::formats::{FileFormat, LineReader, Split, find_files};
+use crate::formats::{FileFormat, LineReader, Split, find_files, is_json_lines, is_plain};
 
 /// Stands behind flags that name a source and a target where the order in the file alone says which is which.
 pub(super) const OR_REVERSED: &str = " (or the other way round)";
@@ -61,6 +62,20 @@ impl CorpusInput {
             Self::Jsonl(path) | Self::Records(path, _) | Self::Table(Table { path, .. }) | Self::Parallel(path, _) => {
                 path
             }
+        }
+    }
+
+    /// Whether reading can begin at any of its rows: an entry that is compressed, or whose rows are not lines, is read from its beginning.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub(crate) fn can_start_within(&self) -> Result<bool> {
+        match self {
+            Self::Jsonl(path) => Ok(is_plain(path)? && is_json_lines(path)?),
+            Self::Table(Table { path, delimiter: None, .. }) => is_plain(path),
+            Self::Parallel(source, target) => Ok(is_plain(source)? && is_plain(target)?),
+            Self::Records(..) | Self::Table(_) => Ok(false),
         }
     }
 
@@ -255,7 +270,12 @@ impl PairCorpus {
 
     /// Returns the text in blocks, in order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Result<PairBlock>> + Send + '_ {
-        block::PairBlocks::new(&self.inputs, RowParser::new(&self.config).wanted())
+        self.blocks_from(BlockStart::default())
+    }
+
+    /// Returns the blocks from the one that begins at `start`.
+    pub(crate) fn blocks_from(&self, start: BlockStart) -> impl Iterator<Item = Result<PairBlock>> + Send + '_ {
+        block::PairBlocks::starting_at(&self.inputs, RowParser::new(&self.config).wanted(), start)
     }
 
     /// Refuses a corpus without rows, or with more bad rows than tolerated.

@@ -7,9 +7,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use super::{Conversation, Preference, TextConfig, TextCorpus, TextFile, TextFormat};
+use crate::corpus::block_start::BlockStart;
 use crate::error::{Error, Result};
 use crate::formats::{LineReader, Place, Records, RowProblem, Wanted, json_lines_at};
 
@@ -31,17 +30,6 @@ pub(crate) struct TextBlock {
     format: TextFormat,
     bytes: Vec<u8>,
     parts: Vec<PartSpan>,
-}
-
-/// Where a block begins. A block that begins with a whole document can be read again from there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BlockStart {
-    /// Number of the file.
-    pub(crate) file: usize,
-    /// Byte offset in the file; 0 for its first block, whatever stands before the text.
-    pub(crate) offset: u64,
-    /// Lines before it.
-    pub(crate) lines: u64,
 }
 
 /// The place of a document, or of a part of a long one, within the bytes of a block.
@@ -81,8 +69,8 @@ impl TextBlock {
     pub(crate) fn start(&self) -> BlockStart {
         let (file, first) = (self.file, &self.parts[0]);
         match self.is_first {
-            true => BlockStart { file, offset: 0, lines: 0 },
-            false => BlockStart { file, offset: first.offset, lines: first.line - 1 },
+            true => BlockStart { file, ..BlockStart::default() },
+            false => BlockStart { file, offset: first.offset, lines: first.line - 1, second: 0 },
         }
     }
 

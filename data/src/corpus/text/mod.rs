@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 pub(super) use answers::Rating;
 use block::TextBlocks;
-pub(crate) use block::{BlockStart, DocumentPart, TextBlock};
+pub(crate) use block::{DocumentPart, TextBlock};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
 pub(crate) use conversation::Conversation;
 pub use message::{ChatMessage, Role};
@@ -22,6 +22,7 @@ pub(super) use message::{in_jq, is_of_texts, is_written_list, unpack};
 pub(crate) use preference::Preference;
 
 use super::RowReport;
+use super::block_start::BlockStart;
 use super::json::{self, JsonFields, NamedField};
 use super::origins::{Origins, names};
 use super::path::value_at;
@@ -195,7 +196,7 @@ impl TextCorpus {
 
     /// Returns the text in blocks, in order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = Result<TextBlock>> + Send + '_ {
-        self.blocks_from(BlockStart { file: 0, offset: 0, lines: 0 })
+        self.blocks_from(BlockStart::default())
     }
 
     /// Returns the blocks from the one that begins at `start`.

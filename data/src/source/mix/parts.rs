@@ -124,10 +124,10 @@ impl MixParts {
         origin: &dyn Fn(u32) -> Origin<'a>,
     ) -> Result<()> {
         if let Self::Pairs(parts) = self {
-            let mut collator = Collator::new(batch, shape, parts[0].source.special());
+            let mut collator = Collator::new(batch, shape, parts[0].source.rows().special);
             return numbers.iter().try_for_each(|number| {
                 let (part, _, row, number) = origin(*number);
-                parts[part].source.push(&mut collator, row, number)
+                parts[part].source.rows().push(&mut collator, row, number)
             });
         }
 

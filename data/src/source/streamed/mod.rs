@@ -17,6 +17,7 @@
 //! In the order of the files a window is one shard, which is made when it is needed.
 
 mod ahead;
+mod pairs;
 #[cfg(test)]
 mod tests;
 
@@ -24,15 +25,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use self::ahead::{Ahead, Key, Windows};
+pub use self::pairs::StreamedPairs;
 use super::text::{checked_format, settings_of};
 use super::{BatchSource, BatchWorker, TextSource};
 use crate::batch::{DocumentOrder, EpochPlan, RowFormat, RowWriter, WindowOrder};
-use crate::cache::{TextShards, WINDOW_SHARDS};
+use crate::cache::{Shards, WINDOW_SHARDS};
 use crate::corpus::{Packing, Task, TextConfig};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
 use crate::loader_config::LoaderConfig;
 use crate::sampler::{Order, ShuffleOf};
+use crate::tokenizer::TextTokenizer;
 
 /// Packed rows of a text in shards. The design stands at the head of the file.
 #[derive(Debug)]
@@ -49,7 +52,8 @@ pub struct StreamedSource {
 /// The text, and how its windows become rows.
 #[derive(Debug)]
 struct StreamedText {
-    shards: TextShards,
+    shards: Shards,
+    tokenizer: TextTokenizer,
     /// Rows of each shard.
     rows: Vec<u64>,
     /// The number of each shard's first row in the data set.
@@ -76,15 +80,21 @@ struct OpenShard {
 }
 
 impl StreamedSource {
-    /// Packs the documents of a text in shards for a task. Replace a `text.seq_len` of 0 first ([`TextConfig::resolved`]).
+    /// Packs the documents of a text in shards for a task. The shards were counted with `tokenizer`. Replace a `text.seq_len` of 0 first ([`TextConfig::resolved`]).
     /// Batches have `batch_tokens / seq_len` rows; the last batch of an epoch has the remaining rows.
     ///
     /// # Errors
     ///
     /// If the tokenizer lacks a token that the task needs, if `loader.shuffle` is off, if rows are single documents, or if the settings
     /// are invalid.
-    pub fn new(shards: TextShards, task: Task, text: &TextConfig, loader: &LoaderConfig) -> Result<Self> {
-        let format = checked_format(shards.tokenizer(), task, text, loader)?;
+    pub fn new(
+        shards: Shards,
+        tokenizer: &TextTokenizer,
+        task: Task,
+        text: &TextConfig,
+        loader: &LoaderConfig,
+    ) -> Result<Self> {
+        let format = checked_format(tokenizer, task, text, loader)?;
         if text.packing == Packing::Sentences {
             return Err(Error::Invalid(
                 "data.text.packing = \"sentences\" sorts all documents by length, and data.cache_limit holds a part of them: remove one \
@@ -108,11 +118,18 @@ impl StreamedSource {
 
         let settings = format!("windows of {WINDOW_SHARDS} shards {}", settings_of(task, text, &format));
         let first_rows = first_rows.collect();
-        let text = StreamedText { shards, rows, first_rows, task, config: text.clone(), loader: loader.clone() };
+        let text = StreamedText {
+            shards,
+            tokenizer: tokenizer.clone(),
+            rows,
+            first_rows,
+            task,
+            config: text.clone(),
+            loader: loader.clone(),
+        };
         let text = Arc::new(text);
-        let in_flight = (loader.num_workers * loader.prefetch_factor).max(1);
         Ok(Self {
-            ahead: Ahead::new(text.clone(), in_flight),
+            ahead: Ahead::new(text.clone(), loader.in_flight()),
             shape: Shape::text(loader.rows_of(text.config.seq_len), text.config.seq_len),
             text,
             format,
@@ -122,7 +139,7 @@ impl StreamedSource {
     }
 
     /// Returns the text.
-    pub fn shards(&self) -> &TextShards {
+    pub fn shards(&self) -> &Shards {
         &self.text.shards
     }
 }
@@ -154,7 +171,7 @@ impl Windows for StreamedText {
 
         let (mut shards, mut firsts, mut n_rows) = (Vec::new(), Vec::new(), 0);
         for (cache, shard) in caches.into_iter().zip(wanted) {
-            let source = TextSource::new(cache, self.shards.tokenizer(), self.task, &self.config, &self.loader)?;
+            let source = TextSource::new(cache, &self.tokenizer, self.task, &self.config, &self.loader)?;
             let order = key.order.of_pass(u64::from(shard), key.order.epoch());
             firsts.push(n_rows);
             n_rows += source.n_rows() as u32;

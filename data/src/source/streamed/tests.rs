@@ -21,7 +21,7 @@ fn rows() -> TextConfig {
 
 fn source(text: &TextFiles, num_workers: usize) -> Arc<StreamedSource> {
     let shards = text.shards(LIMIT).expect("an index");
-    Arc::new(StreamedSource::new(shards, Task::Lm, &rows(), &config(num_workers)).expect("a source"))
+    Arc::new(StreamedSource::new(shards, &text.tokenizer, Task::Lm, &rows(), &config(num_workers)).expect("a source"))
 }
 
 fn batches(text: &TextFiles, num_workers: usize, start: Position, n: u64, rank: Rank) -> Vec<HostBatch> {
@@ -122,7 +122,10 @@ fn rows_stay_in_their_window_and_the_disk_under_its_limit() {
 #[test]
 fn settings_are_part_of_the_fingerprint_and_impossible_ones_are_refused() {
     let text = TextFiles::new(30);
-    let of = |rows: &TextConfig| StreamedSource::new(text.shards(LIMIT).expect("an index"), Task::Lm, rows, &config(0));
+    let of = |rows: &TextConfig| {
+        let shards = text.shards(LIMIT).expect("an index");
+        StreamedSource::new(shards, &text.tokenizer, Task::Lm, rows, &config(0))
+    };
     let fingerprint = |rows: &TextConfig| of(rows).expect("a source").fingerprint();
     let stream = TextConfig { packing: Packing::Stream, ..rows() };
     assert_eq!(fingerprint(&rows()), fingerprint(&rows()));

@@ -1,6 +1,7 @@
 //! Padding of an epoch, and what other settings of the loader would give back.
 
 use anyhow::Result;
+use kiln_train::config::task::{Reads, traits_of};
 use kiln_train::eval::Model;
 
 use super::figures::{Figures, Padding};
@@ -14,7 +15,11 @@ use crate::diagnose::data_stats::{DataStats, better};
 /// If the token cache cannot be read.
 pub(super) fn run<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     if subject.config.data.cache_limit.is_some() {
-        return Ok(Err("data.cache_limit packs rows in full: only the last one of a shard has padding".into()));
+        let reason = match traits_of(subject.config.task).reads {
+            Reads::Pairs => "data.cache_limit keeps a part of the token cache, whose lengths are counted here",
+            Reads::Text => "data.cache_limit packs rows in full: only the last one of a shard has padding",
+        };
+        return Ok(Err(reason.into()));
     }
     let stats = DataStats::of(subject.config, &subject.data.vocabulary, &subject.cache_dir)?;
     let (now, better) = (stats.current().padding, better(&stats.batchings));
