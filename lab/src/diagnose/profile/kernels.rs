@@ -30,8 +30,13 @@ const fn group(title: &'static str, operators: &'static [&'static str], kernels:
 }
 
 /// All kernels of `kiln-kernels`.
-const GROUPS: [Group; 34] = [
-    group("linear", &["linear NN", "linear NT", "linear TN"], &["gemm", "gemm_tf32", "few_rows_nn", "few_rows_nt"]),
+const GROUPS: [Group; 35] = [
+    group(
+        "linear",
+        &["linear NN", "linear NT", "linear TN"],
+        &["gemm", "gemm_fp8", "gemm_tf32", "few_rows_nn", "few_rows_nt"],
+    ),
+    group("linear, operands to FP8", &[], &["fp8_largest", "fp8_round"]),
     group("linear, transposes", &[], &["transpose"]),
     group("linear, sum of slices", &[], &["gemm_add_slices"]),
     group("attention forward", &["attention forward"], &["attention_forward"]),
