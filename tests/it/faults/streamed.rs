@@ -222,20 +222,22 @@ fn bad_rows_of_a_limited_cache_are_named_with_file_and_line() {
 
 #[test]
 fn a_full_disk_names_the_limit_and_the_run_goes_on_when_there_is_room() {
+    // Shards are larger than the other files of a run that has not taken a step.
+    let more = ["--set", "data.cache_dir=cache", "--set", "data.cache_limit=1MB"];
     for rows in [Rows::Text, Rows::Pairs] {
         let place = workplace();
-        let started = streamed(rows, "runs/a", 8, "cpu", &[]);
-        place.run(&started.iter().map(String::as_str).collect::<Vec<_>>()).ok();
+        let run = |name: &str| streamed(rows, name, 8, "cpu", &more);
+        place.run(&run("runs/a").iter().map(String::as_str).collect::<Vec<_>>()).ok();
         // Everything is there but the caches.
-        files_below(&place.path("runs/a/cache/train-shards"))
+        files_below(&place.path("cache/train-shards"))
             .iter()
             .filter(|path| path.extension().is_some_and(|end| end == "tokens"))
             .for_each(|path| fs::remove_file(path).expect("there"));
-        let all = streamed(rows, "runs/a", 16, "cpu", &[]);
+        let all = run("runs/b");
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        let ran = with_file_limit(&place, &all, 2);
+        let ran = with_file_limit(&place, &all, 16);
         assert_eq!(ran.code, 1, "{ran:#?}");
-        for part in [".tokens", "free some space", "data.cache_limit", "100000 bytes"] {
+        for part in [".tokens", "free some space", "data.cache_limit", "1000000 bytes"] {
             assert!(ran.stderr.contains(part), "{part:?} is missing in {ran:#?}");
         }
         place.run(&all).ok();
