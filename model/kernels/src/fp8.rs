@@ -68,6 +68,11 @@ impl Fp8 {
     }
 }
 
+/// Whether operands in these formats are those of a gradient, whose sums are added up in f32.
+pub(crate) const fn adds_up(formats: [Fp8; 2]) -> bool {
+    matches!(formats, [Fp8::E5M2, _] | [_, Fp8::E5M2])
+}
+
 /// The largest exponent of a scale, whose inverse is still a normal number.
 pub(crate) const MAX_SCALE: i32 = 126;
 

@@ -145,13 +145,14 @@ pub fn verify_tokenizer(dir: &Path) -> Result<SoundTokenizer> {
 /// Name of the record.
 const RECORD: &str = "made_from.json";
 
-/// Hashes the files in `dir`, except the record.
+/// Hashes the files in `dir`, except the record, and what a process that was killed had not renamed yet.
 fn hashes(dir: &Path) -> std::io::Result<BTreeMap<String, String>> {
     let mut hashes = BTreeMap::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name != RECORD && entry.file_type()?.is_file() {
+        let is_temporary = name.ends_with(".tmp");
+        if name != RECORD && !is_temporary && entry.file_type()?.is_file() {
             hashes.insert(name, blake3::hash(&read_file(&entry.path())?).to_hex().to_string());
         }
     }
@@ -206,6 +207,27 @@ pub(super) fn find_or_make<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_a_killed_process_left_is_no_part_of_the_tokenizer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (text, dir) = (folder.path().join("text.txt"), folder.path().join("tokenizer"));
+        fs::write(&text, "a text").expect("writable");
+        fs::create_dir(&dir).expect("writable");
+        let left = dir.join("made_from.json.tmp");
+        fs::write(&left, "half a rec").expect("writable");
+
+        let files = || [text.as_path()].into_iter();
+        let watched = Watched::of(files());
+        let made_from = MadeFrom::of(&TokenizerConfig::default(), &"text", files()).expect("readable");
+        let save = |(): &(), dir: &Path| Ok(fs::write(dir.join("tokenizer.json"), "{}").expect("writable"));
+        let made = find_or_make(&dir, (&made_from, &watched), |_| Ok(()), || Ok(()), save).expect("made");
+        assert!(made.1.is_some());
+        fs::remove_file(&left).ok();
+        assert_eq!(verify_tokenizer(&dir).expect("sound").files, [dir.join("tokenizer.json")]);
+        let again = find_or_make(&dir, (&made_from, &watched), |_| Ok(()), || Ok(()), save).expect("found");
+        assert_eq!(again.1, None, "it is not trained again");
+    }
 
     #[test]
     fn a_vocabulary_of_a_text_that_changed_meanwhile_is_not_kept() {

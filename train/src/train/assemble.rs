@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Loader, Rank};
 use kiln_kernels::Settings;
 use kiln_metrics::units::thousands;
@@ -49,11 +50,7 @@ impl<M: Model> Trainer<M> {
     pub fn with_model(setup: Setup, resume: Option<Resume>, init: &Init<'_, M>) -> Result<Self> {
         let Setup { mut config, run_dir, device, vocabulary, weights, train, validation, mut logging, ranks, .. } =
             setup;
-        let dtype = compute_dtype(config.train.precision, &device)?;
-        ensure!(
-            config.train.precision != Precision::Fp8 || M::HAS_FP8,
-            "train.precision = \"fp8\": this model does not say which of its layers can (kiln::Model::with_fp8_layers); use \"bf16\""
-        );
+        let dtype = dtype_of::<M>(&config, &device)?;
         let operators = Settings { reference_operators: setup.reference_operators, ..Settings::default() };
         let operators = config.train.f32_products.within(operators);
         let _installed = operators.install();
@@ -130,6 +127,15 @@ impl<M: Model> Trainer<M> {
             validation,
         })
     }
+}
+
+/// Returns the compute dtype of a run that trains `M`.
+fn dtype_of<M: Model>(config: &Config, device: &Device) -> Result<FloatDType> {
+    ensure!(
+        config.train.precision != Precision::Fp8 || M::HAS_FP8,
+        "train.precision = \"fp8\": this model does not say which of its layers can (kiln::Model::with_fp8_layers); use \"bf16\""
+    );
+    Ok(compute_dtype(config.train.precision, device)?)
 }
 
 /// Returns where the checkpoints come from. Rank 0 alone writes them, unless another one may have to.

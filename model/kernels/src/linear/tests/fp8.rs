@@ -121,6 +121,7 @@ fn activations_have_gradients_in_fp8() {
                 let x = tensor(&values(m * k, 1), [m, k], dtype, &device).require_grad();
                 let w = tensor(&values(k * n, 2), [k, n], dtype, &device).require_grad();
                 let bias = tensor(&values(n, 3), [n], dtype, &device).require_grad();
+
                 let y = linear_activated(x.clone(), w.clone(), Some(bias.clone()), by, None);
                 let grads = (y.clone() * tensor(&values(m * n, 4), [m, n], dtype, &device)).sum().backward();
                 let gradient = |t: Option<Tensor<2>>| host(t.expect("a gradient"));
@@ -131,10 +132,13 @@ fn activations_have_gradients_in_fp8() {
                     host(bias.grad(&grads).expect("a gradient")),
                 ]
             };
+
+            // The slope of ReLU jumps: rounding moves arguments near 0 to the other side.
+            let allowed = if by == Activation::Relu { 0.3 } else { 0.1 };
             let (found, wanted) = (run(dtype_on(name), true), run(DType::F32, false));
             for (part, (found, wanted)) in ["y", "dx", "dw", "db"].iter().zip(found.iter().zip(&wanted)) {
                 let distance = distance(found, wanted);
-                assert!((1e-4..0.1).contains(&distance), "{part} of {by:?} on {name}: {distance:.1e}");
+                assert!((1e-4..allowed).contains(&distance), "{part} of {by:?} on {name}: {distance:.1e}");
             }
         }
     }

@@ -4,7 +4,8 @@
 //! An element of 16 bits in the stages holds two numbers, so that a stage has 128 of them along K in place of 64.
 //!
 //! The tensor cores keep sums of FP8 products to about 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2). Forward takes
-//! them as they are. Gradients, which are summed over many tokens, are added up in f32 after each lap over the stages.
+//! them as they are. Gradients are added up in f32 after each lap over the stages. Their tiles have 128 columns, since a thread keeps
+//! two sums for each result.
 
 mod launch;
 mod round;
@@ -14,9 +15,9 @@ pub(super) mod tests;
 use cubecl::prelude::barrier::Barrier;
 use cubecl::prelude::*;
 pub(super) use launch::{Operand, launch};
-pub(super) use round::{can_round, rounded};
+pub(super) use round::rounded;
 
-use crate::fp8::Fp8;
+use crate::fp8::adds_up;
 use crate::gpu::pipeline::{Phases, Pipeline, phases, pipeline, wait_next};
 use crate::gpu::wgmma::{commit, descriptor, fence, pin, wait, zeros};
 use crate::linear::gpu::hopper::epilogue::{self, lane_bias, write_panels};
@@ -27,11 +28,6 @@ use crate::linear::gpu::shared::arguments::{GemmSize, Operands, Results, SplitKS
 use crate::linear::gpu::shared::config::{EPILOGUE_THREADS, GemmConfig, WARPGROUPS};
 use crate::linear::gpu::shared::schedule::{Schedule, first_wave, next_wave, take_tile};
 use crate::linear::gpu::shared::vectors::Pair;
-
-/// Whether sums are added up in f32: those of gradients. Tiles then have 128 columns, since a thread keeps two sums for each result.
-pub(super) const fn adds_up(formats: [Fp8; 2]) -> bool {
-    matches!(formats, [Fp8::E5M2, _] | [_, Fp8::E5M2])
-}
 
 /// What undoes the scaling of both operands.
 #[derive(CubeType, CubeLaunch)]

@@ -242,12 +242,7 @@ pub(crate) struct Fp8Matrix {
     pub(crate) scale: CubeTensor,
 }
 
-/// Whether `x` can be rounded: bf16, with rows of whole vectors.
-pub(crate) fn can_round(x: &CubeTensor) -> bool {
-    x.dtype == DType::BF16 && x.meta.shape()[1].is_multiple_of(8)
-}
-
-/// Rounds `x`, `[M, K]`, for which [`can_round`] holds, as it lies or `across` or both.
+/// Rounds `x`, `[M, K]` in bf16 with rows of whole vectors, as it lies or `across` or both.
 pub(crate) fn rounded(x: &CubeTensor, format: Fp8, [straight, across]: [bool; 2]) -> Fp8Matrix {
     let x = addressable(x.clone());
     let [rows, columns] = [x.meta.shape()[0], x.meta.shape()[1]];

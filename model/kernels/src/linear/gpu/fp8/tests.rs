@@ -29,6 +29,7 @@ pub(in crate::linear::gpu) fn offline_kernels() -> Vec<Compiled> {
         group_m: 16,
         arithmetic: Arithmetic::Eight([Fp8::E4M3; 2]),
     };
+
     let with = |epilogue| GemmConfig {
         output: Output::Rounded { bias: true, epilogue },
         stages: 3,
@@ -44,6 +45,7 @@ pub(in crate::linear::gpu) fn offline_kernels() -> Vec<Compiled> {
         arithmetic: Arithmetic::Eight(formats),
         ..forward
     };
+
     let cases = [
         ("forward", forward),
         ("forward-half-tiles", GemmConfig { half_tiles: true, ..forward }),

@@ -139,6 +139,7 @@ pub(crate) fn multiply_stage<E: Float>(
     for step in 0..comptime![cfg.tile_k() * element_bytes / STEP_BYTES] {
         let of_a = at_row(a, row + comptime![stage * TILE_M], step, comptime![cfg.a_tile()], element_bytes);
         let of_b = at_row(b, comptime![stage * cfg.tile_n], step, comptime![cfg.b_tile()], element_bytes);
+
         if comptime![cfg.is_fp8()] {
             multiply_fp8(acc, of_a, of_b, comptime![cfg.columns], comptime![cfg.formats()]);
         } else {

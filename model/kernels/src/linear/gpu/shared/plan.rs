@@ -10,11 +10,11 @@ use super::arguments::{GemmSizeLaunch, SplitKSizeLaunch};
 use super::config::{Batch, Epilogue, GROUP_M, GemmConfig, HOPPER_STAGES, Output, Sums, TILE_M, widest_ampere_tile};
 use super::split_k::SplitK;
 use crate::dropout::Mask;
+use crate::fp8::adds_up;
 use crate::gpu::hardware::{kernel_set, multiprocessors, shared_memory};
 use crate::gpu::memory::row_pitch;
 use crate::gpu::mma_f32::Arithmetic;
 use crate::kernel_set::KernelSet;
-use crate::linear::gpu::fp8::{adds_up, can_round};
 use crate::linear::{Layout, ProductKind};
 
 /// Whether products of tensors like this one run on the kernel.
@@ -99,6 +99,11 @@ pub(crate) fn tf32_pays(layout: Layout, (m, n, k): (usize, usize, usize)) -> boo
 /// Whether tiles of 192 columns leave at least a tenth less empty behind the `n` columns of a matrix than tiles of 256.
 fn fits_192(n: usize) -> bool {
     10 * n.next_multiple_of(192) <= 9 * n.next_multiple_of(256)
+}
+
+/// Whether `x` can be rounded to FP8: bf16, with rows of whole vectors.
+fn can_round(x: &CubeTensor) -> bool {
+    x.dtype == DType::BF16 && x.meta.shape()[1].is_multiple_of(8)
 }
 
 impl Plan {
