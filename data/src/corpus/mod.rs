@@ -7,6 +7,7 @@
 mod field_order;
 mod fields;
 mod filter;
+mod jq;
 mod json;
 mod labelled;
 mod layout;
@@ -16,6 +17,8 @@ mod ordered;
 mod origins;
 mod pairs;
 mod path;
+#[cfg(test)]
+mod printed_commands;
 mod report;
 mod share;
 mod size;

@@ -7,6 +7,7 @@ use super::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_head
 use super::texts_of;
 use crate::corpus::fields::{ANSWERS, names_behind, with_text_behind};
 use crate::error::Error;
+use crate::formats::way_of_lossy;
 
 /// Characters of a cell that a message shows.
 const SHOWN: usize = 60;
@@ -102,8 +103,8 @@ pub(super) fn ask(path: &Path, names: &[&str], numbers_are_set: bool) -> Error {
              data.corpus.header=no",
             quoted(names),
             match names.iter().any(|name| name.contains('\u{fffd}')) {
-                true => "; it is not UTF-8: convert the file, for example with `iconv -f cp1252 -t utf-8`",
-                false => "",
+                true => format!("; it is not UTF-8: {}", way_of_lossy(&names.join(" "))),
+                false => String::new(),
             },
             if_header(names, numbers_are_set)
         ),
