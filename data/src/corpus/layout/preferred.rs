@@ -175,7 +175,7 @@ fn prompt<'f, 'a>(fields: &'f [Field<'a>], answers: &[&Field<'a>]) -> Option<&'f
     let is_other = |field: &&Field<'a>| !answers.iter().any(|answer| answer.path == field.path);
     let can_ask =
         |field: &&Field<'a>| is_other(field) && is_answer(field.value) && !SYSTEMS.contains(&field.name().as_str());
-    let named = |word: &&str| {
+    let named = |word: &str| {
         fields.iter().filter(can_ask).find(|field| {
             let words = field.words();
             let is_about =
@@ -189,7 +189,7 @@ fn prompt<'f, 'a>(fields: &'f [Field<'a>], answers: &[&Field<'a>]) -> Option<&'f
             && side_of(&field.words()).is_none()
     };
     let longest = || fields.iter().filter(can_ask).filter(is_text).max_by_key(|field| field.n_bytes());
-    PROMPTS.iter().find_map(|word| named(&word)).or_else(longest)
+    PROMPTS.iter().find_map(|word| named(word)).or_else(longest)
 }
 
 /// Writes the row of a preference, with the instructions of the old row.

@@ -92,8 +92,7 @@ fn marked<'f, 'a>(fields: &'f [Field<'a>]) -> Option<(Vec<Marked<'f, 'a>>, usize
                 });
                 field.map(|field| Marked { field, mark: (*mark).to_owned() })
             };
-            let found: Vec<Marked<'f, 'a>> =
-                marks.iter().filter(|mark| !mark.is_empty()).map_while(|mark| with(mark)).collect();
+            let found: Vec<Marked<'f, 'a>> = marks.iter().filter(|mark| !mark.is_empty()).map_while(with).collect();
             let is_answers = words.iter().any(|word| is_answer_word(&singular(word)));
             let size =
                 found.iter().map(|one| one.field.n_bytes()).sum::<usize>() + if is_answers { 1 << 30 } else { 0 };
