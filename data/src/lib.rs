@@ -69,7 +69,7 @@ pub use corpus::{
     TextFormat, Unknown, check_layout, count_pairs, count_words, files_in, spelled_tokens,
 };
 pub use error::{Error, Result, panic_text};
-pub use formats::{FileFormat, Split, WordColumns, delimiter_of, find_files, is_conll, records_of};
+pub use formats::{FileFormat, Split, WordColumns, delimiter_of, find_files, is_conll, records_of, way_to_utf8};
 pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, SourceCount, TextParts};
 pub use loader::{Loader, OnePass, Rank};
 pub use loader_config::{LoaderConfig, round_up};

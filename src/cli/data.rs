@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Subcommand;
 use kiln_data::files::replace::replace_file;
-use kiln_data::{Lengths, Shape};
+use kiln_data::{Lengths, RowReport, Shape, TokenCache};
 use kiln_lab::diagnose::data_stats::{Batching, DataStats};
 use kiln_lab::report::histogram;
 use kiln_metrics::logging::print::{stderr_line, stdout_line};
@@ -68,7 +68,17 @@ pub(super) fn run(Args { what: What::Stats(args) }: Args) -> Result<()> {
         survey.data.notes.iter().for_each(|note| stdout_line!("{note}"));
         let lengths = survey.data.train.lengths();
         lengths.iter().for_each(print_lengths);
-        print_shapes(&survey.data.train.shapes().unwrap_or_default(), &lengths);
+        print_shapes(&survey.data.train.shapes().unwrap_or_default(), &lengths, 1);
+        return draw(args.svg.as_deref(), &lengths);
+    }
+
+    if config.data.text.is_preferences() {
+        let cache = TokenCache::open(&survey.cache_dir.join("train.tokens"))?;
+        print_rows(cache.report(), cache.n_duplicates());
+        let lengths = survey.data.train.lengths();
+        lengths.iter().for_each(print_lengths);
+        // A pair has two rows of a batch, and both are counted in its length.
+        print_shapes(&survey.data.train.shapes().unwrap_or_default(), &lengths, 2);
         return draw(args.svg.as_deref(), &lengths);
     }
     let stats = DataStats::of(config, vocabulary, &survey.cache_dir)?;
@@ -76,11 +86,11 @@ pub(super) fn run(Args { what: What::Stats(args) }: Args) -> Result<()> {
     draw(args.svg.as_deref(), &stats.lengths)
 }
 
-/// Prints the padding and the number of batches with these shapes.
-fn print_shapes(shapes: &BTreeMap<Shape, usize>, lengths: &[Lengths]) {
+/// Prints the padding and the number of batches with these shapes, in which a text of the lengths takes so many rows.
+fn print_shapes(shapes: &BTreeMap<Shape, usize>, lengths: &[Lengths], rows_per_text: usize) {
     let sum = |of: &dyn Fn(&Shape) -> usize| shapes.iter().map(|(shape, n)| n * of(shape)).sum::<usize>() as f64;
     let (rows, padded) = (sum(&|shape| shape.batch_size), sum(&Shape::padded_tokens));
-    let tokens = rows * lengths.iter().map(|side| side.mean).sum::<f64>();
+    let tokens = rows / rows_per_text as f64 * lengths.iter().map(|side| side.mean).sum::<f64>();
     stdout_line!(
         "\npadding {:.1} %, {}, {} per epoch",
         100.0 * (1.0 - tokens / padded.max(1.0)),
@@ -114,16 +124,23 @@ fn print_sources(notes: &[String], sources: Vec<(String, DataStats)>, args: &Sta
     Ok(())
 }
 
-fn print(stats: &DataStats) {
-    let share =
-        |part: u64, of: u64| format!("{} ({:.1} %)", thousands(part as f64), 100.0 * part as f64 / of.max(1) as f64);
-    let report = &stats.report;
+/// Writes a number of rows with its share of all of them.
+fn share(part: u64, of: u64) -> String {
+    format!("{} ({:.1} %)", thousands(part as f64), 100.0 * part as f64 / of.max(1) as f64)
+}
+
+/// Prints how many rows are kept.
+fn print_rows(report: &RowReport, n_duplicates: u64) {
     stdout_line!("{} kept, {} skipped", counted(report.kept, "row"), share(report.bad(), report.rows()));
     stdout_line!("  over the length limits {}", share(report.over_long, report.rows()));
-    stdout_line!("  repeat an earlier row {}", share(stats.n_duplicates, report.kept));
+    stdout_line!("  repeat an earlier row {}", share(n_duplicates, report.kept));
     report.notes().iter().for_each(|note| stdout_line!("  {note}"));
+}
+
+fn print(stats: &DataStats) {
+    print_rows(&stats.report, stats.n_duplicates);
     if let Some(cut) = stats.n_cut {
-        stdout_line!("  longer than a row, and cut {}", share(cut, report.kept));
+        stdout_line!("  longer than a row, and cut {}", share(cut, stats.report.kept));
     }
     stdout_line!(
         "{:.3} tokens per byte of the {}",

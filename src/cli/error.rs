@@ -26,25 +26,26 @@ pub(super) struct NotUtf8 {
     pub(super) byte: usize,
     /// Numbers of further lines of the same chunk.
     pub(super) others: Vec<usize>,
-    /// Whether its bytes look like UTF-16.
-    pub(super) is_utf16: bool,
+    /// How its encoding becomes UTF-8; `None` for UTF-16.
+    pub(super) way: Option<String>,
 }
 
 impl std::error::Error for NotUtf8 {}
 
 impl fmt::Display for NotUtf8 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, line, byte, others, is_utf16 } = self;
+        let Self { name, line, byte, others, way } = self;
         write!(f, "line {line} of {name} is not UTF-8 (at its byte {byte})")?;
         if !others.is_empty() {
             write!(f, "; further lines that are not: {}", first_few(others))?;
         }
-        if *is_utf16 {
+        let Some(way) = way else {
             return f.write_str("; it seems to be UTF-16: convert the input first, with iconv -f utf-16 -t utf-8");
-        }
-        f.write_str(
-            "; convert the input first, for example with iconv -f cp1252 -t utf-8; if its other lines are UTF-8, correct these, or leave \
-             out their wrong bytes with iconv -c -f utf-8 -t utf-8",
+        };
+        write!(
+            f,
+            "; {}; if its other lines are UTF-8, correct these, or leave out their wrong bytes with iconv -c -f utf-8 -t utf-8",
+            way.replace('`', "").replace("convert the file", "convert the input first")
         )
     }
 }

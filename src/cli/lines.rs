@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use kiln_data::CharacterCounts;
 use kiln_data::files::read_line;
 pub(super) use kiln_data::terminal::{shell_path, shell_word};
+use kiln_data::way_to_utf8;
 use kiln_metrics::logging::print::stderr_line;
 use kiln_train::checkpoint::Checkpoints;
 use kiln_train::dataset::lacking_note;
@@ -102,7 +103,8 @@ pub(super) fn read_lines(input: &mut impl BufRead, name: &str, n: usize, n_befor
             (Err(error), none) => {
                 let byte = error.valid_up_to() + 1;
                 let is_utf16 = line.starts_with(&[0xff, 0xfe]) || line.starts_with(&[0xfe, 0xff]);
-                *none = Some(NotUtf8 { name: name.into(), line: number, byte, others: Vec::new(), is_utf16 });
+                let way = (!is_utf16).then(|| way_to_utf8(&line));
+                *none = Some(NotUtf8 { name: name.into(), line: number, byte, others: Vec::new(), way });
             }
         }
     }

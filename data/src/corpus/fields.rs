@@ -104,6 +104,12 @@ pub(super) fn has_label_word(name: &str) -> bool {
     name.split(|c: char| !c.is_alphanumeric()).any(|word| LABEL_WORDS.contains(&word))
 }
 
+/// Whether the name, or the name of an object around the field, calls it the class.
+pub(super) fn has_word_of_class(name: &str) -> bool {
+    let name = name.to_lowercase();
+    name.split(|c: char| !c.is_alphanumeric()).any(|word| ["label", "labels", "class"].contains(&word))
+}
+
 /// Whether the field usually holds a text.
 pub(super) fn is_text(name: &str) -> bool {
     TEXTS.contains(&name.to_lowercase().as_str())

@@ -8,6 +8,7 @@ mod block_start;
 mod field_order;
 mod fields;
 mod filter;
+mod jq;
 mod json;
 mod labelled;
 mod layout;
@@ -17,6 +18,8 @@ mod ordered;
 mod origins;
 mod pairs;
 mod path;
+#[cfg(test)]
+mod printed_commands;
 mod report;
 mod share;
 mod size;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::conll_lines::{LINES, UNIVERSAL, WordColumns, columns_of, is_comment};
 use super::line_reader::LineReader;
-use super::{Format, Place, Records, RowProblem, write_string};
+use super::{Format, Place, Records, RowProblem, way_to_utf8, write_string};
 use crate::error::{Error, Result};
 
 /// The word first and its tag last.
@@ -118,7 +118,7 @@ impl Sentences {
     /// before it.
     fn columns(&self, is_first: bool) -> std::result::Result<Option<Vec<String>>, String> {
         let line = std::str::from_utf8(&self.line)
-            .map_err(|_| "it is not valid UTF-8: convert the file, for example with `iconv -f cp1252 -t utf-8`")?;
+            .map_err(|_| format!("it is not valid UTF-8: {}", way_to_utf8(&self.line)))?;
         let columns = columns_of(line);
         // CoNLL-U adds lines for words that are written together (`1-2`) and for words that are not written (`1.1`).
         let is_added = self.word > 0 && columns.first().is_some_and(|number| number.contains(['-', '.']));

@@ -17,6 +17,18 @@ pub(super) fn likeliest(mut candidates: Vec<(u8, Rows)>) -> Option<(u8, Rows)> {
     let n_columns = |rows: &Rows| rows.first().map_or(0, Vec::len);
     let is_even = |rows: &Rows| n_columns(rows) > 1 && rows.iter().all(|row| row.len() == n_columns(rows));
     let even = candidates.iter().position(|(_, rows)| is_even(rows));
+    // A title or comments may stand above the table.
+    let is_above = |row: &&Vec<String>| row.len() == 1 || row.first().is_some_and(|cell| cell.starts_with('#'));
+    let is_even_below = |rows: &Rows| {
+        let below: Vec<&Vec<String>> = rows.iter().skip_while(is_above).collect();
+        let width = below.first().map_or(0, |row| row.len());
+        below.len() > 1 && width > 1 && below.iter().all(|row| row.len() == width)
+    };
+    let is_comment =
+        candidates.first().and_then(|(_, rows)| rows.first()?.first()).is_some_and(|cell| cell.starts_with('#'));
+    let none_divides = candidates.iter().all(|(_, rows)| n_columns(rows) < 2);
+    let below = || candidates.iter().position(|(_, rows)| (is_comment || none_divides) && is_even_below(rows));
+    let even = even.or_else(below);
     let chosen = even.or_else(|| candidates.iter().position(|(_, rows)| n_columns(rows) > 1)).unwrap_or(0);
     (chosen < candidates.len()).then(|| candidates.swap_remove(chosen))
 }
@@ -52,6 +64,8 @@ mod tests {
             ("text|label\na|b\n", '|'),
             ("\u{feff}sep=|\na,b|c\n", '|'),
             ("text\nno table\n", ','),
+            ("A title\nid;text\n1;a, b\n2;c\n", ';'),
+            ("# a comment, with a comma\nid;text\n1;a\n", ';'),
             ("", ','),
         ] {
             let lines: Vec<String> = text.lines().map(str::to_owned).collect();

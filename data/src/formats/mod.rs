@@ -20,6 +20,7 @@ mod csv_rows;
 #[cfg(all(test, feature = "arrow"))]
 mod damage;
 mod delimiter;
+mod encoding;
 mod entries;
 mod json;
 mod json_array;
@@ -46,6 +47,8 @@ pub use conll_lines::{WordColumns, is_conll};
 pub(crate) use csv_rows::{CsvRow, CsvRows};
 pub(crate) use delimiter::ROWS_TO_COMPARE;
 pub use delimiter::delimiter_of;
+pub(crate) use encoding::way_of_lossy;
+pub use encoding::way_to_utf8;
 pub use entries::{Split, find_files};
 pub(crate) use entries::{TEST, TRAIN, VALID};
 pub(crate) use json::{is_json_lines, json_lines_at};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::cell_list::write_list;
 use super::csv_rows::CsvRows;
-use super::{Format, Place, Records, RowProblem, Wanted, write_string};
+use super::{Format, Place, Records, RowProblem, Wanted, way_to_utf8, write_string};
 use crate::error::{Error, Result};
 
 /// Cells between commas, semicolons or tabs, as the first rows show.
@@ -120,9 +120,7 @@ impl Records for TableRecords {
         json.push(b'{');
         for ((name, is_list), cell) in self.names.iter().zip(&self.is_list).zip(row.cells) {
             let Ok(text) = std::str::from_utf8(cell) else {
-                let found = format!(
-                    "column \"{name}\" is not valid UTF-8: convert the file, for example with `iconv -f cp1252 -t utf-8`"
-                );
+                let found = format!("column \"{name}\" is not valid UTF-8: {}", way_to_utf8(cell));
                 place.problem.get_or_insert(RowProblem::Malformed(found));
                 continue;
             };

@@ -225,10 +225,12 @@ fn cache_at(
         note(&format!("{path}: built in {secs:.1}s ({reason}), {} tokens; {}", tokens(&cache), cache.report()));
         let (kept, repeated) = (cache.report().kept, cache.n_duplicates());
         if kept >= FEWEST_ROWS && repeated as f64 > REPEATED * kept as f64 {
-            note(&format!(
-                "warning: {repeated} of {kept} rows repeat an earlier one, so an epoch sees few different rows; \
-                 data.filter.drop_duplicates = true drops them"
-            ));
+            let is_valid = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("valid"));
+            let then = match is_valid {
+                true => "a validation scores few different rows; filters leave them, so drop them from the file",
+                false => "an epoch sees few different rows; data.filter.drop_duplicates = true drops them",
+            };
+            note(&format!("warning: {repeated} of {kept} rows repeat an earlier one, so {then}"));
         }
     }
     Ok(cache)

@@ -42,7 +42,12 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
     let is_done = read_file(&cache_dir.join(STAMP)).is_ok_and(|found| found == stamp.as_bytes());
     if !is_done {
         let rows = Rows { remedy: remedy_for_few(config), ..Rows::read(config)? };
-        note(&rows.write(config.data.split, cache_dir)?);
+        let written = rows.write(config.data.split, cache_dir);
+        if written.is_err() && config.data.text.is_chat() && traits_of(config.task).reads == Reads::Text {
+            // Rows that no conversation can be made of are the reason.
+            TextCorpus::open(&config.data.train, &config.data.text)?.read_all().context("data.train")?;
+        }
+        note(&written?);
         rows.bad.iter().for_each(|line| note(line));
         replace_file(&cache_dir.join(STAMP), stamp.as_bytes())?;
     }

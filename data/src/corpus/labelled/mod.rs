@@ -6,6 +6,7 @@ mod other_field;
 mod other_forms;
 mod records;
 mod row;
+mod several;
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 pub use config::LabelConfig;
 use row::{Label, read_row};
 pub use row::{Labelled, LabelledInput};
+use several::Several;
 
 use super::filter::{RowFilter, repeated, row_hash};
 use super::json::JsonFields;
@@ -24,6 +26,10 @@ use super::text::Task;
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, Place, RowProblem, Split, Wanted, find_files};
 
+/// Said of a label that is none of the classes.
+const OTHER_CLASS: &str = "is not one of the classes";
+/// What fastText puts in front of a class.
+const FAST_TEXT: &str = "__label__";
 /// The most classes. More are texts rather than labels.
 const MOST_CLASSES: usize = 1 << 16;
 
@@ -87,7 +93,13 @@ impl LabelledCorpus {
         let name = || origins::names(files.iter().map(PathBuf::as_path)).join(", ");
         // The first bad row decides where files have several formats.
         let format = report.shown.first().and_then(|row| FileFormat::by_name(&row.file));
-        let remedy = remedy(task, format.unwrap_or(FileFormat::JSON), config);
+        let mut remedy = remedy(task, format.unwrap_or(FileFormat::JSON), config);
+        if report.shown.iter().any(|row| row.problem.contains(OTHER_CLASS)) {
+            let task = if task == Task::Tagging { "tagging" } else { "classification" };
+            remedy =
+                format!("{remedy}; with --from, --task {task} gives the model a new head for the classes of the rows")
+                    .into();
+        }
         report.check(config.max_bad_rows, &name, &remedy, "data.labels.max_bad_rows")?;
         let numbered = has_numbers && !rows.is_empty();
         Ok(Self { rows, names, report, numbered })
@@ -124,6 +136,18 @@ impl LabelledCorpus {
         let more = if self.names.len() > 3 { ", ..." } else { "" };
         self.numbered
             .then(|| format!("labels are numbers, read as numbers of the classes (data.labels.names): {shown}{more}"))
+    }
+
+    /// Says that classes seem to be combinations of several labels.
+    pub fn note_on_combinations(&self) -> Option<String> {
+        let is_of_texts = matches!(self.rows.first()?.input, LabelledInput::Text { .. });
+        let found = Several::of(self.names.iter().map(String::as_str)).filter(|_| is_of_texts)?;
+        let shown = self.names.iter().take(3).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+        Some(format!(
+            "the labels {}, such as {shown}: each combination is a class of its own, because several labels of one text are not supported; keep \
+             one label of each row",
+            found.what()
+        ))
     }
 
     /// Counts of kept and bad rows.
@@ -289,9 +313,11 @@ fn other_spelling(name: &str) -> Option<String> {
     whole(name).map(str::to_owned).or_else(with_point)
 }
 
-/// Returns the id of a label by its name, or by the other spelling of a whole number (`5` and `5.0`).
+/// Returns the id of a label by its name, or by another spelling: `5` and `5.0`, `true` and `True`.
 fn id_by_name(label: &Label, ids: &HashMap<&str, u32>) -> Option<u32> {
-    ids.get(label.name()).or_else(|| ids.get(other_spelling(label.name())?.as_str())).copied()
+    let boolean = || ["true", "false"].into_iter().find(|name| label.name().eq_ignore_ascii_case(name));
+    let other = || ids.get(other_spelling(label.name())?.as_str());
+    ids.get(label.name()).or_else(other).or_else(|| ids.get(boolean()?)).copied()
 }
 
 /// Returns the id of a label: by its name, or of a number where all names are words.
@@ -304,7 +330,7 @@ fn id_of(label: &Label, ids: &HashMap<&str, u32>, names: &[String]) -> std::resu
     }
     let known = names.iter().take(8).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
     let more = if names.len() > 8 { format!(" and {} more", names.len() - 8) } else { String::new() };
-    Err(RowProblem::Malformed(format!("label {:?} is not one of the classes {known}{more}", label.name())))
+    Err(RowProblem::Malformed(format!("label {:?} {OTHER_CLASS} {known}{more}", label.name())))
 }
 
 #[cfg(test)]

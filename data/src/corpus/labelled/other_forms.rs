@@ -5,17 +5,18 @@ mod words;
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::LabelConfig;
-use crate::corpus::fields::{Strings, has_label_word, is_about, is_label, texts_of_class};
-use crate::corpus::pairs::{check_delimiter, flag};
+use super::several::Several;
+use super::{FAST_TEXT, LabelConfig};
+use crate::corpus::fields::{Strings, has_label_word, has_word_of_class, is_about, is_label, texts_of_class};
+use crate::corpus::jq::piped;
+use crate::corpus::pairs::{check_delimiter, flag, refuse_lines_above, rows_above};
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader, WordColumns, is_conll};
+use crate::terminal::shell_word;
 
 /// Lines that show the form of a file.
 const LINES: usize = 200;
-/// What fastText puts in front of a class.
-const FAST_TEXT: &str = "__label__";
 
 /// Refuses a file whose first lines show that it has another form. JSON and binary files are left to their readers.
 ///
@@ -35,9 +36,8 @@ pub(super) fn check_form(path: &Path, task: Task, config: &LabelConfig) -> Resul
     if let Some(found) = &of_words {
         return refuse(match is_conll(&first_lines(path)?) {
             true => format!(
-                "each line has one word, and blank lines divide sentences, as in CoNLL files: leave out the first row, with tail -n +2 {} > \
-                 rows.conll",
-                path.display()
+                "each line has one word, and blank lines divide sentences, as in CoNLL files: leave out the first row, with {} > rows.conll",
+                piped(path, "tail -n +2")
             ),
             false => found.advice(path)?,
         });
@@ -48,21 +48,71 @@ pub(super) fn check_form(path: &Path, task: Task, config: &LabelConfig) -> Resul
 
     let lines = first_lines(path)?;
     if lines.iter().find(|line| !line.trim().is_empty()).is_some_and(|line| line.starts_with(FAST_TEXT)) {
-        return refuse(format!(
-            "its lines begin with a class, as in files of fastText ({FAST_TEXT}...): make a table of them, with awk 'BEGIN {{print \
-             \"{label}\\t{text}\"}} {{label = substr($1, 10); $1 = \"\"; print label \"\\t\" substr($0, 2)}}' {} > rows.tsv",
-            path.display(),
-            label = config.label_field,
-            text = config.text_field
-        ));
+        return refuse(of_fast_text(path, &lines, config));
     }
     if let Some(found) = conll(&lines, task) {
         return refuse(found);
     }
+    if !is_table && let Some(ending) = ending_of_table(&lines) {
+        return refuse(format!(
+            "its lines are the rows of a table, which its name does not tell: let its name end in .{ending}"
+        ));
+    }
     if let Some(rows) = &table {
+        let n_above = rows_above(rows);
+        if n_above > 0 {
+            return Err(refuse_lines_above(path, rows, n_above));
+        }
         check_delimiter(path, rows)?;
     }
     table.map_or(Ok(()), |rows| refuse(other_names(path, &rows, task, &columns)))
+}
+
+/// Says how lines of fastText become a table. A text may have several classes, of which the table has the first.
+fn of_fast_text(path: &Path, lines: &[String], config: &LabelConfig) -> String {
+    let n_classes = |line: &&String| line.split_whitespace().filter(|word| word.starts_with(FAST_TEXT)).count();
+    let n_several = lines.iter().filter(|line| n_classes(line) > 1).count();
+    let several = match n_several {
+        0 => String::new(),
+        n => format!(
+            "\n{n} of its first {} lines have several classes, which are not supported: that keeps the first one of each line",
+            lines.len()
+        ),
+    };
+    let program = format!(
+        "awk 'BEGIN {{print \"{}\\t{}\"}} {{text = \"\"; for (i = 2; i <= NF; i++) if (index($i, \"{FAST_TEXT}\") != 1) text = text (text == \
+         \"\" ? \"\" : \" \") $i; print substr($1, 10) \"\\t\" text}}'",
+        config.label_field, config.text_field
+    );
+    format!(
+        "its lines begin with a class, as in files of fastText ({FAST_TEXT}...): make a table of them, with {} > rows.tsv{several}",
+        piped(path, &program)
+    )
+}
+
+/// Returns the ending of a table with these lines, if nearly all of them have as many delimiters as the first.
+fn ending_of_table(lines: &[String]) -> Option<&'static str> {
+    let filled: Vec<&String> = lines.iter().filter(|line| !line.trim().is_empty()).collect();
+    let first = filled.first().filter(|line| filled.len() > 2 && !line.trim_start().starts_with(['{', '[']))?;
+    let divides = |delimiter: char, first: &str| {
+        let n = first.matches(delimiter).count();
+        let n_alike = filled.iter().filter(|line| line.matches(delimiter).count() == n).count();
+        n > 0 && 10 * n_alike >= 9 * filled.len()
+    };
+    if divides('\t', first) {
+        return Some("tsv");
+    }
+    // Sentences have commas, too: the first row must have names.
+    let are_names = |delimiter: char| {
+        first.split(delimiter).all(|name| {
+            let name = name.trim().trim_matches('"');
+            !name.is_empty() && name.len() <= 30 && name.chars().all(|c| c.is_alphanumeric() || "_-. ".contains(c))
+        })
+    };
+    [',', ';'].into_iter().find(|delimiter| are_names(*delimiter) && first.contains(*delimiter)).and_then(|delimiter| {
+        let has_more = filled.iter().filter(|line| line.contains(delimiter)).count();
+        (has_more == filled.len()).then_some("csv")
+    })
 }
 
 /// Says how lines in CoNLL columns are read.
@@ -135,11 +185,11 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
         let file = if is_tsv { "rows.tsv" } else { "rows.csv" };
         return format!(
             "the first row ({}) is read as the names of the columns, but {} stands again below it: it seems to be data\n  to add a \
-             first row with names: (printf '{}\\n'; cat {}) > {file}",
+             first row with names: (printf {}; {}) > {file}",
             shown.join(", "),
             shown.get(at).map_or("a cell", String::as_str),
-            names.join(&delimiter),
-            path.display()
+            shell_word(&format!("{}\\n", names.join(&delimiter))),
+            piped(path, "cat")
         );
     }
 
@@ -168,17 +218,31 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
         found if found.is_empty() => String::new(),
         found => format!("\n  other columns that can be the class: {}", found.join(", ")),
     };
+    let several = meant[1].filter(|_| task == Task::Classification).and_then(|at| several_labels(path, rows, at));
     let or_data = if are_names(rows) { "" } else { "\n  if the first row is data: add one with names above it" };
     format!(
-        "the first row names the columns, and none of them is {}: it has {}\n  to name the columns: {}{or_classes}{or_data}",
+        "the first row names the columns, and none of them is {}: it has {}\n  to name the columns: {}{or_classes}{or_data}{}",
         missing.join(" or "),
         shown.join(", "),
-        flags.join(" ")
+        flags.join(" "),
+        several.unwrap_or_default()
     )
 }
 
+/// Says that the cells of a column have several labels each, and how to keep the first one.
+fn several_labels(path: &Path, rows: &[Vec<String>], at: usize) -> Option<String> {
+    let found = Several::of(cells(rows, at).map(String::as_str))?;
+    let name = rows[0][at].trim();
+    let command = found.to_first_label(path, name);
+    let command = command.map_or(String::new(), |command| format!("\nto keep the first label of each row: {command}"));
+    Some(format!(
+        "\n  the cells of \"{name}\" {}: each combination would be a class, because several labels of one text are not supported{command}",
+        found.what()
+    ))
+}
+
 /// The cells of a column, without its name.
-fn cells(rows: &[Vec<String>], at: usize) -> impl Iterator<Item = &String> {
+fn cells(rows: &[Vec<String>], at: usize) -> impl Iterator<Item = &String> + Clone {
     rows[1..].iter().filter_map(move |row| row.get(at))
 }
 
@@ -231,7 +295,7 @@ fn other_classes(rows: &[Vec<String>], task: Task, meant: &[Option<usize>]) -> V
         let name = rows[0][*at].trim();
         !meant.contains(&Some(*at)) && !name.is_empty() && !is_about(name) && recurs(rows, *at)
     };
-    let is_open = task == Task::Classification && meant[1].is_some_and(|at| !is_label(rows[0][at].trim()));
+    let is_open = task == Task::Classification && meant[1].is_some_and(|at| !has_word_of_class(rows[0][at].trim()));
     let found = (0..rows[0].len()).filter(|at| is_open && can_be(at));
     found.map(|at| rows[0][at].trim().to_owned()).collect()
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::FAST_TEXT;
 use super::config::LabelConfig;
 use crate::corpus::path::value_at;
 use crate::corpus::template::RowTemplate;
@@ -126,8 +127,14 @@ impl Unresolved {
 pub(super) fn read_row(json: &[u8], task: Task, config: &LabelConfig) -> Result<Unresolved, RowProblem> {
     let row = object(json)?;
     let input = input(&row, task, config)?;
+
     let labels = match &input {
-        LabelledInput::Text { .. } => {
+        LabelledInput::Text { text, pair } => {
+            if let Some(label) = [Some(text), pair.as_ref()].into_iter().flatten().find_map(|text| label_in(text)) {
+                return Err(RowProblem::Malformed(format!(
+                    "the text has the label {label} of fastText in it, which gives the class away: leave it out of the text"
+                )));
+            }
             vec![Label::of(field(&row, &config.label_field)?, &config.label_field)?]
         }
         LabelledInput::Words(words) => {
@@ -186,6 +193,11 @@ fn input(row: &Map<String, Value>, task: Task, config: &LabelConfig) -> Result<L
     };
     let is_empty = text.trim().is_empty() && pair.as_ref().is_none_or(|pair| pair.trim().is_empty());
     if is_empty { Err(RowProblem::NoText) } else { Ok(LabelledInput::Text { text, pair }) }
+}
+
+/// Returns a label as fastText writes it.
+fn label_in(text: &str) -> Option<&str> {
+    text.split_whitespace().find(|word| word.strip_prefix(FAST_TEXT).is_some_and(|label| !label.is_empty()))
 }
 
 fn field<'a>(row: &'a Map<String, Value>, name: &str) -> Result<&'a Value, RowProblem> {

@@ -298,3 +298,45 @@ fn words_in_one_text_come_with_the_command_that_makes_a_list() {
     let one = hint(r#"{"text": "Rome", "labels": ["x"]}"#, Task::Tagging);
     assert!(one.contains("labels.0"), "{one}");
 }
+
+#[test]
+fn marks_for_each_class_become_the_number_of_the_class() {
+    for (field, rows) in [
+        ("label", [r#"{"text": "a b", "label": [0, 1, 0]}"#, r#"{"text": "c d", "label": [1, 0, 0]}"#]),
+        (
+            "y",
+            [
+                r#"{"review": "a b", "y": {"labels": [false, true]}}"#,
+                r#"{"review": "c d", "y": {"labels": [true, true]}}"#,
+            ],
+        ),
+    ] {
+        let text = rows.join("\n");
+        let hint = refused("a.jsonl", &text, Task::Classification, &LabelConfig::default());
+        assert!(hint.contains("marks in") && hint.contains("| index") | hint.contains("|= index("), "{field}: {hint}");
+        assert!(!hint.contains("label_field") && hint.contains("data.labels.names"), "{hint}");
+        assert_eq!(hint.contains("rows with several, which are not supported"), field == "y", "{hint}");
+    }
+    let counts = r#"{"text": "a b", "labels": [3, 1]}"#;
+    assert!(refused("a.jsonl", counts, Task::Classification, &LabelConfig::default()).contains("labels.0"));
+}
+
+#[test]
+fn all_fields_that_can_be_the_class_are_listed() {
+    let row = |n: usize| {
+        let (mood, theme) = (["good", "bad"][n % 2], ["sport", "news", "food"][n % 3]);
+        format!(
+            r#"{{"sentence": "the words of text {n}", "sentiment": "{mood}", "topic": "{theme}", "checked": {}}}"#,
+            n % 2 == 0
+        )
+    };
+    let rows: Vec<String> = (0..24).map(row).collect();
+    let hint = refused("a.jsonl", &rows.join("\n"), Task::Classification, &LabelConfig::default());
+    let (_, others) = hint.split_once("other fields that can be the class: ").expect("a list");
+    for name in ["sentiment", "topic", "checked"] {
+        assert!(others.contains(name) || hint.contains(&format!("label_field={name}")), "{name}: {hint}");
+    }
+    let context = r#"{"question": "who?", "context": "the cat sat", "answer": true}"#;
+    let hint = refused("a.jsonl", &format!("{context}\n").repeat(9), Task::Classification, &LabelConfig::default());
+    assert!(!hint.contains("label_field=context"), "{hint}");
+}

@@ -1,12 +1,17 @@
 //! Rows with a class, for a task that learns classes: what the user has named counts, and the rest is found.
 
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
 use super::Layout;
+use super::extractive::is_context;
 use super::recognize::{Column, column_at, columns_of, list_of_messages, strings_of};
-use crate::corpus::fields::{Strings, has_label_word, is_about, is_label, texts_of_class};
+use crate::corpus::fields::{Strings, has_label_word, has_word_of_class, is_about, is_label, texts_of_class};
+use crate::corpus::jq::{self, fed, path_in_jq, piped};
 use crate::corpus::labelled::LabelConfig;
 use crate::corpus::path::value_at;
+use crate::formats::FileFormat;
 
 /// Names of fields that hold lists of labels, as well as the names of classes.
 const LISTS: [&str; 7] = ["annotations", "classes", "categories", "topics", "tags", "genres", "spans"];
@@ -87,7 +92,7 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
 /// Says how sure it is that a field is the class; 0 for any other one.
 fn rank(name: &str, column: &Column) -> u8 {
     match name.rsplit('.').next().unwrap_or(name) {
-        _ if is_about(name) || !column.is_short() => 0,
+        last if is_about(name) || is_context(last) || !column.is_short() => 0,
         last if is_label(last) => 4,
         last if has_label_word(last) || name.split('.').any(is_label) => 3,
         _ if column.recurs() => 2,
@@ -95,14 +100,19 @@ fn rank(name: &str, column: &Column) -> u8 {
     }
 }
 
-/// Names the fields that can be the class as well as `label`, where no name says which one it is.
-pub(super) fn other_classes(rows: &[Map<String, Value>], label: &str, labels: &LabelConfig) -> String {
+/// Names the fields that can be the class as well as `label`, unless the user or its name says that it is the class. The `texts` are
+/// none.
+pub(super) fn other_classes(rows: &[Map<String, Value>], label: &str, texts: &[&str], labels: &LabelConfig) -> String {
+    if label == labels.label_field || has_word_of_class(label) {
+        return String::new();
+    }
     let columns = columns_of(rows);
-    let known = columns.get(label).map_or(0, |column| rank(label, column));
-    let is_other = |name: &str| name != label && ![&labels.text_field, &labels.pair_field].contains(&&name.to_owned());
+    let is_other = |name: &str| {
+        name != label && !texts.contains(&name) && ![&labels.text_field, &labels.pair_field].contains(&&name.to_owned())
+    };
     let others: Vec<&str> = columns
         .iter()
-        .filter(|(name, column)| (1..=2).contains(&known) && is_other(name) && rank(name, column) == known)
+        .filter(|(name, column)| is_other(name) && rank(name, column) > 0)
         .map(|(name, _)| name.as_str())
         .collect();
     if others.is_empty() {
@@ -110,6 +120,38 @@ pub(super) fn other_classes(rows: &[Map<String, Value>], label: &str, labels: &L
     } else {
         format!("\nother fields that can be the class: {}", others.join(", "))
     }
+}
+
+/// Returns how lists with a mark of 0 or 1 for each class become numbers of classes. `None` for other labels.
+pub(super) fn advice_for_marks(
+    path: &Path,
+    format: FileFormat,
+    rows: &[Map<String, Value>],
+    label: &str,
+) -> Option<String> {
+    let field = label.strip_suffix(".0")?;
+    let lists: Vec<&Vec<Value>> = rows.iter().filter_map(|row| value_at(row, field)?.as_array()).collect();
+    let is_mark = |value: &Value| value.is_boolean() || matches!(value.as_u64(), Some(0 | 1));
+    let is_set = |value: &&Value| value.as_bool() == Some(true) || value.as_u64() == Some(1);
+    let n = lists.first()?.len();
+    if n < 2 || !lists.iter().all(|list| list.len() == n && list.iter().all(is_mark)) {
+        return None;
+    }
+
+    let path_of_field = path_in_jq(&field.split('.').map(str::to_owned).collect::<Vec<_>>());
+    let mark = if lists[0][0].is_boolean() { "true" } else { "1" };
+    let program = format!("select({path_of_field} | indices({mark}) | length == 1) | {path_of_field} |= index({mark})");
+    let several = lists.iter().filter(|list| list.iter().filter(is_set).count() > 1).count();
+    let left_out = match several {
+        0 => String::new(),
+        _ => ", and to leave out rows with several, which are not supported".to_owned(),
+    };
+    Some(format!(
+        "{}: its rows are texts with lists of {n} marks in \"{field}\", one for each class, and the number or the name of the class is \
+         wanted\nto make the number of the marked class{left_out}: {}\nand name the classes in their order with data.labels.names",
+        path.display(),
+        jq::command(path, format, &program)
+    ))
 }
 
 /// Returns the fields with the texts that a class belongs to: one, two, or none.
@@ -229,7 +271,7 @@ fn span_form(value: &Value) -> Option<SpanForm> {
 }
 
 /// Says how rows with spans of characters become words with tags.
-pub(super) fn advice_for_spans(file: &str, is_array: bool, text: &str, field: &str, form: SpanForm) -> String {
+pub(super) fn advice_for_spans(file: &Path, is_array: bool, text: &str, field: &str, form: SpanForm) -> String {
     let each = match form {
         SpanForm::Lists => format!("a, b, t in row[\"{field}\"]"),
         SpanForm::Objects([start, end, label]) => {
@@ -241,12 +283,15 @@ pub(super) fn advice_for_spans(file: &str, is_array: bool, text: &str, field: &s
         return "make words and as many tags of them, such as {\"tokens\": [\"Rome\"], \"tags\": [\"B-place\"]}"
             .to_owned();
     }
-    let read = if is_array { format!("jq -c '.[]' {file} |") } else { String::new() };
-    let input = if is_array { String::new() } else { format!(" < {file}") };
-    format!(
-        "to make words with tags of them:\n{read}python3 -c 'import json, re, sys\nfor line in sys.stdin:\n  row = json.loads(line); \
+    let script = format!(
+        "python3 -c 'import json, re, sys\nfor line in sys.stdin:\n  row = json.loads(line); \
          words = list(re.finditer(r\"\\w+|[^\\w\\s]\", row[\"{text}\"]))\n  tag = lambda w: next(((\"B-\" if w.start() == a else \
          \"I-\") + t for {each} if a <= w.start() < b), \"O\")\n  print(json.dumps({{\"tokens\": [w[0] for w in words], \"tags\": \
-         [tag(w) for w in words]}}))'{input} > words.jsonl"
-    )
+         [tag(w) for w in words]}}))'"
+    );
+    let command = match is_array {
+        true => format!("{} |{script}", piped(file, "jq -c '.[]'")),
+        false => fed(file, &script),
+    };
+    format!("to make words with tags of them:\n{command} > words.jsonl")
 }

@@ -1,37 +1,103 @@
 //! Layouts of conversations that Kiln does not read: what they are, and how they become rows that it reads.
 
+#[cfg(test)]
+mod tests;
+mod turns;
+
 use serde_json::{Map, Value};
 
-use crate::corpus::text::{in_jq, is_of_texts, is_written_list, unpack};
+use self::turns::{alternating, is_dialogue, lists_of_two, other_roles, questions_in_turns, speakers, turns_by_role};
+use crate::corpus::jq::in_jq;
+use crate::corpus::text::{is_of_texts, is_written_list};
 
 /// A row as Kiln reads it, for messages.
 const READ_ROW: &str = r#"{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}"#;
-/// Names of roles in lower case.
-const ROLES: [&str; 11] =
-    ["user", "human", "prompter", "assistant", "gpt", "chatgpt", "bot", "model", "system", "instruction", "chatbot"];
+/// Names of roles in lower case, and what they mean.
+const ROLES: [(&str, &str); 25] = [
+    ("user", "user"),
+    ("human", "user"),
+    ("prompter", "user"),
+    ("customer", "user"),
+    ("client", "user"),
+    ("student", "user"),
+    ("patient", "user"),
+    ("instruction", "user"),
+    ("question", "user"),
+    ("assistant", "assistant"),
+    ("gpt", "assistant"),
+    ("chatgpt", "assistant"),
+    ("bot", "assistant"),
+    ("model", "assistant"),
+    ("chatbot", "assistant"),
+    ("ai", "assistant"),
+    ("agent", "assistant"),
+    ("helper", "assistant"),
+    ("teacher", "assistant"),
+    ("doctor", "assistant"),
+    ("answer", "assistant"),
+    ("response", "assistant"),
+    ("system", "system"),
+    ("developer", "system"),
+    ("context", "system"),
+];
 
 /// A layout that Kiln does not read.
 pub(super) struct Foreign {
     /// What the rows are.
     pub(super) name: String,
-    pub(super) way_out: String,
+    pub(super) way_out: WayOut,
 }
 
-/// Recognizes the layout of `row`.
-pub(super) fn foreign(row: &Map<String, Value>) -> Option<Foreign> {
-    let forms = [written_list, single_message, parts, texts_in_lists, turns_by_role];
-    forms.into_iter().find_map(|form| form(row))
+/// How rows become ones that Kiln reads.
+pub(super) enum WayOut {
+    /// What to make of them, and the program of jq that makes it.
+    Program(&'static str, String),
+    Text(String),
+}
+
+/// Recognizes the layout of `rows`. Plain lists of texts count where the user has asked for conversations.
+pub(super) fn foreign(rows: &[Map<String, Value>], is_chat: bool) -> Option<Foreign> {
+    let row = rows.first()?;
+    let forms = [written_list, single_message, parts, texts_in_lists];
+    let of_row = forms.into_iter().find_map(|form| form(row));
+    if of_row.is_some() {
+        return of_row;
+    }
+    if let Some(found) = turns_by_role(rows).or_else(|| other_roles(rows)) {
+        return Some(found);
+    }
+    // A thread of a forum is a text, unless its name or the user says that it is a conversation.
+    let mut dialogues = rows.to_vec();
+    dialogues.iter_mut().for_each(|row| row.retain(|name, _| is_chat || is_dialogue(name)));
+    let forms = [questions_in_turns, speakers, lists_of_two];
+    forms.into_iter().find_map(|form| form(&dialogues)).or_else(|| alternating(row, is_chat))
+}
+
+/// Returns what the name of a role means.
+fn meaning(role: &str) -> Option<&'static str> {
+    let role = role.trim().to_lowercase();
+    ROLES.into_iter().find(|(name, _)| *name == role).map(|(_, meaning)| meaning)
+}
+
+/// Replaces a `field` by messages, and keeps the other fields of a row, such as instructions.
+fn with_messages(fields: &[&str], messages: &str) -> WayOut {
+    let fields: Vec<String> = fields.iter().map(|field| in_jq(field)).collect();
+    let program = format!("del({}) + {{messages: [{messages}]}}", fields.join(", "));
+    WayOut::Program("to make messages of them", program)
 }
 
 /// A list of messages in a string, as tables have it.
 fn written_list(row: &Map<String, Value>) -> Option<Foreign> {
     let (field, _) = row.iter().find(|(_, value)| is_written_list(value))?;
-    Some(Foreign { name: format!("conversations whose \"{field}\" is a string"), way_out: unpack(field) })
+    Some(Foreign {
+        name: format!("conversations whose \"{field}\" is a string"),
+        way_out: WayOut::Program("to make a list of the JSON in it", format!("{} |= fromjson", in_jq(field))),
+    })
 }
 
 /// One message per row: in trees as OpenAssistant has them, or in a table.
 fn single_message(row: &Map<String, Value>) -> Option<Foreign> {
-    let is_role = |value: &Value| value.as_str().is_some_and(|text| ROLES.contains(&&*text.to_lowercase()));
+    let is_role = |value: &Value| value.as_str().is_some_and(|text| meaning(text).is_some());
     ["role", "from", "author", "speaker"].into_iter().find(|name| row.get(*name).is_some_and(is_role))?;
     ["text", "content", "value", "message"].into_iter().find(|name| row.get(*name).is_some_and(Value::is_string))?;
     let is_tree = row.contains_key("parent_id") || row.contains_key("message_tree_id");
@@ -39,24 +105,25 @@ fn single_message(row: &Map<String, Value>) -> Option<Foreign> {
         true => ("messages of OpenAssistant's trees, one per row", "path from a first message to a last answer"),
         false => ("messages, one per row", "conversation"),
     };
-    Some(Foreign { name: name.into(), way_out: format!("write one row for each {unit}: {READ_ROW}") })
+    Some(Foreign { name: name.into(), way_out: WayOut::Text(format!("write one row for each {unit}: {READ_ROW}")) })
 }
 
 /// Messages made of `parts`, as Gemini has them.
 fn parts(row: &Map<String, Value>) -> Option<Foreign> {
     let has_parts = |value: &Value| value.as_array().is_some_and(|list| list.first().is_some_and(is_of_parts));
     let (field, _) = row.iter().find(|(_, value)| has_parts(value))?;
-    let system = row.iter().find(|(_, value)| is_of_parts(value)).map(|(name, _)| in_jq(name));
+    let system = row.iter().find(|(_, value)| is_of_parts(value)).map(|(name, _)| name.as_str());
     let text = r#"([.parts[].text] | join(""))"#;
-    let system =
-        system.map_or(String::new(), |path| format!(r#"({path} // empty | {{role: "system", content: {text}}}), "#));
+    let of_system = system
+        .map_or(String::new(), |name| format!(r#"({} // empty | {{role: "system", content: {text}}}), "#, in_jq(name)));
     let messages = format!(
-        r#"({}[] | {{role: (if .role == "model" then "assistant" else .role end), content: {text}}})"#,
+        r#"{of_system}({}[] | {{role: (if .role == "model" then "assistant" else .role end), content: {text}}})"#,
         in_jq(field)
     );
+    let fields: Vec<&str> = [field.as_str()].into_iter().chain(system).collect();
     Some(Foreign {
         name: format!("conversations of Gemini, with parts in \"{field}\""),
-        way_out: format!("make messages of them with jq -c '{{messages: [{system}{messages}]}}'"),
+        way_out: with_messages(&fields, &messages),
     })
 }
 
@@ -72,23 +139,6 @@ fn texts_in_lists(row: &Map<String, Value>) -> Option<Foreign> {
     let joined = r#"if (.content | type) == "array" then .content |= (map(.text // empty) | join("")) else . end"#;
     Some(Foreign {
         name: format!("conversations whose messages in \"{field}\" are lists of parts"),
-        way_out: format!("make one text of the parts with jq -c '{} |= map({joined})'", in_jq(field)),
-    })
-}
-
-/// A list of turns with the roles as names.
-fn turns_by_role(row: &Map<String, Value>) -> Option<Foreign> {
-    let is_turn = |value: &Value| {
-        let fields = value.as_object().filter(|fields| !fields.is_empty());
-        fields.is_some_and(|fields| {
-            fields.iter().all(|(name, text)| ROLES.contains(&&*name.to_lowercase()) && text.is_string())
-        })
-    };
-    let is_list = |value: &Value| value.as_array().is_some_and(|list| !list.is_empty() && list.iter().all(is_turn));
-    let (field, _) = row.iter().find(|(_, value)| is_list(value))?;
-    let of_turn = r#"to_entries[] | {role: (.key | ascii_downcase), content: .value}"#;
-    Some(Foreign {
-        name: format!("conversations whose turns in \"{field}\" have the roles as names"),
-        way_out: format!("make messages of them with jq -c '{{messages: [{}[] | {of_turn}]}}'", in_jq(field)),
+        way_out: WayOut::Program("to make one text of the parts", format!("{} |= map({joined})", in_jq(field))),
     })
 }

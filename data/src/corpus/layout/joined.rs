@@ -1,8 +1,12 @@
 //! Rows for tagging whose words are one text: how they become lists.
 
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
 use crate::corpus::fields::is_label;
+use crate::corpus::jq;
+use crate::formats::FileFormat;
 
 /// Words in names of fields with tags.
 const TAGS: [&str; 5] = ["tag", "tags", "labels", "ner", "pos"];
@@ -14,7 +18,7 @@ pub(super) fn words_in_text(rows: &[Map<String, Value>]) -> Option<[String; 2]> 
     let n_tags = |row: &Map<String, Value>, name: &str| match row.get(name)? {
         Value::Array(tags) => tags.iter().all(|tag| tag.is_string() || tag.is_i64()).then_some(tags.len()),
         Value::String(tags) if is_label(name) || name.split('_').any(|word| TAGS.contains(&word)) => {
-            Some(tags.split_whitespace().count())
+            Some(divider(tags).map_or_else(|| tags.split_whitespace().count(), |divider| tags.split(divider).count()))
         }
         _ => None,
     };
@@ -31,15 +35,35 @@ pub(super) fn words_in_text(rows: &[Map<String, Value>]) -> Option<[String; 2]> 
     })
 }
 
+/// Divides tags that stand in one text without spaces.
+fn divider(tags: &str) -> Option<char> {
+    let has_spaces = tags.trim().contains(char::is_whitespace);
+    [',', ';', '|'].into_iter().find(|divider| !has_spaces && tags.contains(*divider))
+}
+
+/// Whether the rows have tags that something other than spaces divides, which no format reads.
+pub(super) fn are_divided_otherwise(rows: &[Map<String, Value>], [_, tags]: &[String; 2]) -> bool {
+    rows.iter().any(|row| row.get(tags).and_then(Value::as_str).and_then(divider).is_some())
+}
+
 /// Says what the rows have, and how they get lists.
-pub(super) fn advice(file: &str, is_array: bool, rows: &[Map<String, Value>], [text, tags]: &[String; 2]) -> String {
+pub(super) fn advice(
+    file: &Path,
+    format: FileFormat,
+    rows: &[Map<String, Value>],
+    [text, tags]: &[String; 2],
+) -> String {
     let list = |field: &str, to: &str| format!(".{to} = [.{field} | scan(\"\\\\S+\")]");
-    let is_text = rows.first().and_then(|row| row.get(tags)).is_some_and(Value::is_string);
-    let of_tags = if is_text { list(tags, "tags") } else { format!(".tags = .{tags}") };
-    let each = if is_array { ".[] | " } else { "" };
+    let values = || rows.iter().filter_map(|row| row.get(tags)?.as_str());
+    let of_tags = match values().find_map(divider) {
+        Some(divider) => format!(".tags = (.{tags} | split(\"{divider}\") | map(gsub(\"^\\\\s+|\\\\s+$\"; \"\")))"),
+        None if values().next().is_some() => list(tags, "tags"),
+        None => format!(".tags = .{tags}"),
+    };
+    let program = format!("{} | {of_tags}", list(text, "tokens"));
     format!(
-        "{file}: its rows have words and tags in \"{text}\" and \"{tags}\", but the words are one text, and a list is wanted\nto make lists: \
-         jq -c '{each}{} | {of_tags}' {file} > rows.jsonl",
-        list(text, "tokens")
+        "{}: its rows have words and tags in \"{text}\" and \"{tags}\", and a list of words with a list of tags is wanted\nto make lists: {}",
+        file.display(),
+        jq::command(file, format, &program)
     )
 }

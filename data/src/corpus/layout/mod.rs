@@ -14,16 +14,24 @@
 //! | pairs | two texts | translation |
 //! | texts | one text | lm or mlm |
 //! | a list of rows inside of one object | `wrapped.rs` | nothing: the message says how to make rows of it |
-//! | messages in rows of their own, of parts or in a string | `foreign.rs` | nothing: the message says how to make messages of them |
+//! | messages in rows of their own, of parts, in a string, with other roles | `foreign.rs` | nothing: the message says how to make messages of them |
+//! | several answers | `preferred.rs` | nothing: the message says how to make preferences of them |
+//! | questions about a text | `extractive.rs` | nothing: the message says how to make prompts and completions of them |
 
 mod as_pairs;
 #[cfg(test)]
 mod class_tests;
 mod classes;
+mod converted;
+#[cfg(test)]
+mod converted_tests;
+mod extractive;
 mod foreign;
 mod joined;
 mod pandas;
+mod preferred;
 mod recognize;
+mod said;
 mod second_text;
 #[cfg(test)]
 mod tests;
@@ -33,9 +41,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use self::classes::{LabelList, advice_for_spans, has, has_one_label, of_classes, of_spans, other_classes};
-use self::foreign::{Foreign, foreign};
-use self::recognize::{is_rated, names_in, recognize, tagged, two_texts};
+use self::classes::{
+    LabelList, advice_for_marks, advice_for_spans, has, has_one_label, of_classes, of_spans, other_classes,
+};
+use self::converted::they_have;
+use self::extractive::is_context;
+use self::recognize::{is_rated, recognize, tagged, two_texts};
+use self::said::{lacking, name_of};
 use super::fields::ANSWERS;
 use super::json::{FirstRows, first_rows};
 use super::labelled::LabelConfig;
@@ -88,7 +100,8 @@ pub fn check_layout(entries: &[PathBuf], reader: &RowReader<'_>) -> Result<()> {
     }
     files.iter().try_for_each(|file| {
         let json = reader.reads_json(file).then_some(FileFormat::JSON);
-        json.or_else(|| reader.other_tags(file)).map_or(Ok(()), |format| reader.check(file, format, &files))
+        let other = || reader.other_tags(file).or_else(|| reader.table_of_rows(file));
+        json.or_else(other).map_or(Ok(()), |format| reader.check(file, format, &files))
     })
 }
 
@@ -118,7 +131,7 @@ impl RowReader<'_> {
         let FirstRows { rows, order, has_list } = first_rows(file, format);
         let bad = |found: String| Err(Error::BadRows(found));
         if let Some(orientation) = pandas::orientation(&rows) {
-            return bad(pandas::advice(&file.display().to_string(), orientation));
+            return bad(pandas::advice(file, orientation));
         }
         let wrapped = wrapped::list_in(file, format, &rows);
         if let Some(list) = wrapped.as_ref().filter(|list| list.is_certain) {
@@ -135,21 +148,7 @@ impl RowReader<'_> {
             return self.check_second_text((&rows, &order), files);
         }
 
-        let names = names_in(&rows).iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
-        // The columns of CoNLL have no names in the file.
-        let they_have = if format.has_tags() { String::new() } else { format!(" (they have {names})") };
-        let is_labelled = matches!(self.task, Task::Classification | Task::Tagging);
-        let not_read = (!is_labelled && !format.has_tags()).then(|| rows.first().and_then(foreign)).flatten();
-        if let Some(Foreign { name, way_out }) = not_read {
-            return bad(format!(
-                "{}: its rows are {name}{they_have}, which Kiln does not read\n{way_out}",
-                file.display()
-            ));
-        }
-        if let Some(fields) = joined::words_in_text(&rows).filter(|_| self.task == Task::Tagging) {
-            let is_array = !is_json_lines(file)?;
-            return bad(joined::advice(&file.display().to_string(), is_array, &rows, &fields));
-        }
+        self.check_converted(file, format, &rows)?;
         let layout = self.layout(&rows, &order, format);
         if let Some(list) = wrapped.filter(|_| wrapped::has_most_text(&rows, layout.as_ref())) {
             return bad(list.advice(file));
@@ -160,12 +159,21 @@ impl RowReader<'_> {
         let keeps_task = self.text.format == TextFormat::Chat || !self.other_tasks.contains(&Task::Translation);
         let answers = keeps_task.then(|| self.as_answers(&layout, &rows, &order)).flatten();
         let layout = answers.unwrap_or(layout);
-        let rows_are = format!("{}: its rows are {}{they_have}", file.display(), layout.name());
+        // The reader of tables names the other columns.
+        if format != FileFormat::JSON && !format.has_tags() && !matches!(layout, Layout::Answers { .. }) {
+            return Ok(());
+        }
+        let rows_are = format!("{}: its rows are {}{}", file.display(), layout.name(), they_have(&rows, format));
 
         if let Layout::LabelLists { text, list: LabelList::Spans(field, form) } = &layout {
             let is_array = !is_json_lines(file)?;
-            let advice = advice_for_spans(&file.display().to_string(), is_array, text, field, *form);
+            let advice = advice_for_spans(file, is_array, text, field, *form);
             return bad(format!("{rows_are}, which no task reads\n{advice}"));
+        }
+        if let Layout::LabelLists { list: LabelList::Names(label), .. } = &layout
+            && let Some(advice) = advice_for_marks(file, format, &rows, label)
+        {
+            return bad(advice);
         }
         let Some((task, flags)) = self.flags(&layout) else {
             let advice = rows.iter().find_map(Rating::of).map(|rating| rating.advice(&rows)).unwrap_or_default();
@@ -209,8 +217,11 @@ impl RowReader<'_> {
             Layout::LabelLists { .. } => {
                 "\nthat reads the first label of each list: several labels of one text are not supported".to_owned()
             }
-            Layout::Labelled { label, .. } | Layout::LabelledPairs { label, .. } if task == Task::Classification => {
-                other_classes(rows, label, self.labels)
+            Layout::Labelled { text, label } if task == Task::Classification => {
+                other_classes(rows, label, &[text], self.labels)
+            }
+            Layout::LabelledPairs { text, pair, label } if task == Task::Classification => {
+                other_classes(rows, label, &[text, pair], self.labels)
             }
             Layout::Texts { field: text } | Layout::Labelled { text, .. } if matches!(task, Task::Lm | Task::Mlm) => {
                 share::note(rows, text).map_or(String::new(), |note| format!("\n{note}"))
@@ -251,6 +262,9 @@ impl RowReader<'_> {
             Layout::Texts { .. } if is_chat => two_texts(rows, order)?,
             _ => return None,
         };
+        if is_context(&answer) || recognize::is_name_of_someone(rows, &answer) {
+            return None;
+        }
         let field = format!("{question},{answer}");
         let is_read = |row: &Map<String, Value>| Conversation::of(row, &field).is_ok() && Rating::of(row).is_none();
         rows.iter().any(is_read).then_some(Layout::Answers { question, answer })
@@ -358,40 +372,5 @@ impl RowReader<'_> {
             Layout::Pairs { source, target } => (Task::Translation, self.pair_flags(source, target)),
             Layout::Texts { field } => as_text(field),
         })
-    }
-}
-
-impl Layout {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Preferences => "preferences",
-            Self::Rated => "answers that are rated (KTO)",
-            Self::Conversations { .. } => "conversations",
-            Self::Answers { .. } => "questions and answers",
-            Self::Tagged { .. } => "words with tags",
-            Self::Labelled { .. } => "texts with labels",
-            Self::LabelledPairs { .. } => "pairs of texts with labels",
-            Self::LabelLists { list: LabelList::Names(_), .. } => "texts with lists of labels",
-            Self::LabelLists { list: LabelList::Spans(..), .. } => "texts with labels of spans of characters",
-            Self::Pairs { .. } => "pairs",
-            Self::Texts { .. } => "texts",
-        }
-    }
-}
-
-/// Returns the flags for keys whose value is not the wanted one: key, value, wanted value.
-fn lacking<const N: usize>(fields: [(&str, &String, &String); N]) -> Vec<String> {
-    let others = fields.into_iter().filter(|(_, now, wanted)| now != wanted);
-    others.map(|(key, _, wanted)| flag(key, wanted)).collect()
-}
-
-/// Returns the name of a task in a configuration.
-fn name_of(task: Task) -> &'static str {
-    match task {
-        Task::Translation => "translation",
-        Task::Lm => "lm",
-        Task::Mlm => "mlm",
-        Task::Classification => "classification",
-        Task::Tagging => "tagging",
     }
 }

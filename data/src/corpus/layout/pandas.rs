@@ -1,6 +1,10 @@
 //! Tables as pandas writes them into one JSON value: which orientation it is, and how to get a row per line.
 
+use std::path::Path;
+
 use serde_json::{Map, Value};
+
+use crate::corpus::jq::fed;
 
 /// Returns the orientation of `DataFrame.to_json` that the only row of a file has. `records` is not among them: Kiln reads it.
 pub(super) fn orientation(rows: &[Map<String, Value>]) -> Option<&'static str> {
@@ -31,10 +35,15 @@ pub(super) fn orientation(rows: &[Map<String, Value>]) -> Option<&'static str> {
 }
 
 /// Says what the table is, and how to get a row per line.
-pub(super) fn advice(file: &str, orientation: &str) -> String {
+pub(super) fn advice(path: &Path, orientation: &str) -> String {
+    let program = format!(
+        "python3 -c 'import pandas; pandas.read_json(open(0), orient=\"{orientation}\")\
+         .to_json(\"rows.jsonl\", orient=\"records\", lines=True)'"
+    );
+    let file = path.display();
     format!(
         "{file}: it is one table, as pandas writes it with orient=\"{orientation}\", and rows are wanted: write it with \
-         df.to_json(\"rows.jsonl\", orient=\"records\", lines=True)\nto convert it: python3 -c 'import pandas; \
-         pandas.read_json(\"{file}\", orient=\"{orientation}\").to_json(\"rows.jsonl\", orient=\"records\", lines=True)'"
+         df.to_json(\"rows.jsonl\", orient=\"records\", lines=True)\nto convert it: {}",
+        fed(path, &program)
     )
 }

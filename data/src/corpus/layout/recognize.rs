@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::Layout;
+use super::extractive::is_context;
 use crate::corpus::fields::{ANSWERS, Strings, is_about, is_label, is_text};
 use crate::corpus::pairs::{says_direction, texts_of};
 use crate::corpus::path::value_at;
-use crate::corpus::text::Rating;
+use crate::corpus::text::{Rating, words_of};
 
 /// Rows from which a field whose values recur is a class.
 const ENOUGH_ROWS: usize = 8;
+/// Words of fields that say who wrote a text.
+const PEOPLE: [&str; 10] = ["user", "author", "name", "sender", "from", "by", "speaker", "username", "nick", "channel"];
 /// Longest name of a class, in bytes.
 const LONGEST_LABEL: usize = 60;
 
@@ -183,6 +186,13 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     are_pair.or_else(|| Some(Layout::Texts { field: longest(None)? }))
 }
 
+/// Whether a field says who wrote a text: by its name, with values of one word.
+pub(super) fn is_name_of_someone(rows: &[Map<String, Value>], name: &str) -> bool {
+    let is_someone = words_of(name).iter().any(|word| PEOPLE.contains(&word.as_str()));
+    let column = column_at(rows, name);
+    is_someone && column.n_words < 2 * column.n
+}
+
 /// Returns the two longest texts of rows, in the order of the file.
 pub(super) fn two_texts(rows: &[Map<String, Value>], order: &[String]) -> Option<[String; 2]> {
     let columns = columns_of(rows);
@@ -215,7 +225,7 @@ fn are_of(pair: Option<&Layout>, name: &str) -> bool {
 
 /// Returns the field that holds a class: by its name, or because its values recur.
 fn label_of(columns: &BTreeMap<String, Column>) -> Option<String> {
-    let candidates = columns.iter().filter(|(name, _)| !is_about(name));
+    let candidates = columns.iter().filter(|(name, _)| !is_about(name) && !is_context(name));
     let found = candidates.filter(|(name, column)| column.is_short() && (is_label(name) || column.recurs()));
     let best = found.max_by_key(|(name, column)| (is_label(name), column.recurs(), column.is_string));
     best.map(|(name, _)| name.clone())

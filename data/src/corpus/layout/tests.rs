@@ -246,7 +246,7 @@ fn conversations_in_forms_that_are_not_read_are_said_to_be_that() {
         (
             of_parts,
             "conversations of Gemini, with parts in \"contents\"",
-            "jq -c '{messages: [(.systemInstruction // empty",
+            "jq -c 'del(.contents, .systemInstruction) + {messages: [(.systemInstruction // empty",
         ),
         (
             r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": "b"}]}"#,
@@ -257,7 +257,7 @@ fn conversations_in_forms_that_are_not_read_are_said_to_be_that() {
         (
             r#"{"conversation": [{"human": "a", "assistant": "b"}]}"#,
             "conversations whose turns in \"conversation\" have the roles as names",
-            "jq -c '{messages: [.conversation[] | to_entries[]",
+            "jq -c 'del(.conversation) + {messages: [.conversation[] | to_entries[]",
         ),
     ] {
         let row = row.replace('\n', " ");

@@ -8,8 +8,9 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::Layout;
+use crate::corpus::jq::{self, path_in_jq};
 use crate::corpus::share;
-use crate::corpus::text::in_jq;
+
 use crate::formats::{FileFormat, Wanted, is_json_lines};
 
 /// Larger files are not looked at.
@@ -60,16 +61,11 @@ pub(super) fn has_most_text(rows: &[Map<String, Value>], layout: Option<&Layout>
 impl WrappedList {
     /// Says what the file is, and how to get a row per line.
     pub(super) fn advice(&self, file: &Path) -> String {
-        let step = |name: &String| {
-            let step = in_jq(name);
-            step.strip_prefix(".[").map_or(step.clone(), |quoted| format!("[{quoted}"))
-        };
-        let steps: String = self.path.iter().map(step).collect();
-        let dot = if steps.starts_with('[') { "." } else { "" };
-        let file = file.display();
+        let rows = format!("{}[]", path_in_jq(&self.path));
+        let (command, file) = (jq::command(file, FileFormat::JSON, &rows), file.display());
         format!(
             "{file}: it is one object, whose field \"{}\" is a list of {} objects, and a row per line is wanted\nto make rows of \
-             them: jq -c '{dot}{steps}[]' {file} > rows.jsonl",
+             them: {command}",
             self.path.join("."),
             self.n
         )

@@ -1,5 +1,6 @@
 //! The first row of a TSV or CSV file: the names of its columns, or already a pair.
 
+mod above;
 mod kind;
 mod messages;
 mod role;
@@ -8,6 +9,7 @@ mod tests;
 
 use std::path::Path;
 
+pub(in crate::corpus) use self::above::{refuse as refuse_lines_above, rows_above};
 use self::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header, may_be_names};
 pub(crate) use self::messages::flag;
 use self::messages::{ask, counted, if_header, lacks_a_column, numbers_decide, quoted, taken_as_header, two_choices};
@@ -44,6 +46,8 @@ impl Columns {
     pub(super) fn find(path: &Path, rows: &[Vec<String>], config: &CorpusConfig) -> Result<Found> {
         let numbers_are_set = numbers_are_set(config);
         let by_number = |header| Self { source: config.source_column, target: config.target_column, header };
+        let (all, n_above) = (rows, rows_above(rows));
+        let rows = &rows[n_above..];
         let Some((first_row, others)) = rows.split_first() else {
             return Ok(Found { columns: by_number(false), notes: Vec::new() });
         };
@@ -68,6 +72,11 @@ impl Columns {
 
         let wanted = [&config.source_field, &config.target_field];
         let found = wanted.map(|field| names.iter().position(|name| name == field));
+        let needs_names = config.header == Header::Yes && !numbers_are_set;
+        let has_names = needs_names || names_are_set(config) || found.iter().any(Option::is_some);
+        if n_above > 0 && (has_names || is_probably_header(&names, others)) {
+            return Err(refuse_lines_above(path, all, n_above));
+        }
         // Names that the user has set are never ignored: the first row must have them.
         if config.header == Header::Yes || names_are_set(config) || found.iter().all(Option::is_some) {
             return Self::named(path, (&names, others), config, found);

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use block::PairBlock;
 pub use config::{CorpusConfig, CorpusFormat, Header};
 pub(crate) use header::{flag, says_direction, texts_of};
+pub(super) use header::{refuse_lines_above, rows_above};
 pub(crate) use row::{Pair, RowParser, length_problem};
 pub use table::Table;
 pub(super) use table::check_delimiter;
@@ -171,7 +172,8 @@ fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
             Err(Error::corpus(
                 entry,
                 "has no known ending: use .jsonl, .tsv, .csv or .parquet (.gz, .zst and .xz may follow), join two parallel files by a comma \
-             (`news.en,news.it`), or set the format, for example --set data.corpus.format=tsv; plain text needs --task lm or --task mlm",
+             (`news.en,news.it`), or set the format, for example --set data.corpus.format=tsv; catalogues such as .po and .tmx must be \
+             converted to one of these; plain text needs --task lm or --task mlm",
             ))
         }
     }

@@ -7,7 +7,7 @@ use super::CorpusConfig;
 use super::header::Columns;
 use crate::corpus::filter::RowFilter;
 use crate::corpus::json::JsonFields;
-use crate::formats::{OPEN_QUOTE, RowProblem, Wanted, Width};
+use crate::formats::{OPEN_QUOTE, RowProblem, Wanted, Width, way_to_utf8};
 
 /// The two texts of a row, borrowed from its line where it has no JSON escapes.
 #[derive(Debug, PartialEq)]
@@ -107,9 +107,10 @@ pub(super) fn utf8(line: &[u8]) -> Result<&str, RowProblem> {
     std::str::from_utf8(line).map_err(|e| {
         let at = e.valid_up_to();
         RowProblem::Malformed(format!(
-            "byte {} of the line is 0x{:02x}, not valid UTF-8: convert the file, for example with `iconv -f cp1252 -t utf-8`",
+            "byte {} of the line is 0x{:02x}, not valid UTF-8: {}",
             at + 1,
-            line[at]
+            line[at],
+            way_to_utf8(line)
         ))
     })
 }

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::header::{Columns, Found, is_probably_header, with_other_headers};
+use super::header::{Columns, Found, is_probably_header, rows_above, with_other_headers};
 use super::{CorpusConfig, CorpusFormat};
+use crate::corpus::jq::piped;
 use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader, ROWS_TO_COMPARE};
 
@@ -28,7 +29,8 @@ impl Table {
         let (delimiter, rows) = first_rows(path, format)?;
         check_delimiter(path, &rows)?;
         let Found { columns, notes } = Columns::find(path, &rows, config)?;
-        let (n_columns, is_quoted) = (rows.first().map_or(0, Vec::len), delimiter.is_none() && are_quoted(&rows));
+        let first = rows.get(rows_above(&rows));
+        let (n_columns, is_quoted) = (first.map_or(0, Vec::len), delimiter.is_none() && are_quoted(&rows));
         Ok(Self { path: path.into(), columns, n_columns, delimiter, is_quoted, notes })
     }
 
@@ -99,8 +101,8 @@ pub(in crate::corpus) fn check_delimiter(path: &Path, rows: &[Vec<String>]) -> R
         path,
         format!(
             "most of its first rows have one column, and `{found}` divides each of them evenly: name this delimiter in a first \
-             line, with (echo 'sep={found}'; cat {}) > rows.{ending}",
-            path.display()
+             line, with (echo 'sep={found}'; {}) > rows.{ending}",
+            piped(path, "cat")
         ),
     ))
 }
@@ -142,16 +144,20 @@ fn first_rows(path: &Path, format: CorpusFormat) -> Result<(Option<u8>, Vec<Vec<
     Ok((Some(delimiter), rows))
 }
 
-/// Returns the first rows of a file; none if its first line is blank.
+/// Returns the first rows of a file, up to a blank line in the table; none if its first line is blank.
 fn first_tsv_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let (mut lines, mut line, mut rows) = (LineReader::open(path)?, Vec::new(), Vec::new());
     lines.skip_delimiter_line()?;
     while rows.len() < ROWS_TO_COMPARE && lines.read_line(&mut line)? {
         let text = String::from_utf8_lossy(&line);
-        if text.trim().is_empty() {
+        let is_blank = text.trim().is_empty();
+        // A title may stand above the table.
+        if is_blank && (rows.is_empty() || rows.iter().any(|row: &Vec<String>| row.len() > 1)) {
             break;
         }
-        rows.push(text.split('\t').map(str::to_owned).collect());
+        if !is_blank {
+            rows.push(text.split('\t').map(str::to_owned).collect());
+        }
         line.clear();
     }
     Ok(rows)

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::message::in_jq;
+use crate::corpus::jq::in_jq;
 
 /// Words of which the name of a rating has one, each with whether a high or true value means a good answer.
 const RATINGS: [(&str, bool); 51] = [
@@ -234,7 +234,7 @@ impl<'a> Rating<'a> {
 }
 
 /// Returns whether a high value of a rating means a good answer; `None` if the name is not the name of a rating.
-fn direction_of(field: &str) -> Option<bool> {
+pub(crate) fn direction_of(field: &str) -> Option<bool> {
     let words = words_of(field);
     let rating = |word: &String| RATINGS.into_iter().find(|(name, _)| name == word);
     let is_known = |word: &String| rating(word).is_some() || OF_RATINGS.contains(&word.as_str());
@@ -245,7 +245,7 @@ fn direction_of(field: &str) -> Option<bool> {
 }
 
 /// Returns the words of a name in lower case: `qualityScore`, `quality-score` and `Quality Score` have two.
-fn words_of(name: &str) -> Vec<String> {
+pub(crate) fn words_of(name: &str) -> Vec<String> {
     let (mut words, mut was_lower) = (vec![String::new()], false);
     for character in name.chars() {
         if !character.is_alphanumeric() || was_lower && character.is_uppercase() {

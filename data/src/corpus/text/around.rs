@@ -7,7 +7,7 @@ use crate::corpus::fields::names_behind;
 use crate::formats::RowProblem;
 
 /// Fields with the instructions for a conversation. They become its system message.
-const SYSTEMS: [&str; 4] = ["system", "system_prompt", "system_message", "system_instruction"];
+pub(crate) const SYSTEMS: [&str; 4] = ["system", "system_prompt", "system_message", "system_instruction"];
 /// Fields that have a part of a conversation, whatever their type. If they are left out, Kiln says so.
 const PARTS: [&str; 8] =
     ["input", "context", "history", "messages", "conversations", "tools", "functions", "documents"];

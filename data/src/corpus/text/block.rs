@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::{Conversation, Preference, TextConfig, TextCorpus, TextFile, TextFormat};
 use crate::corpus::block_start::BlockStart;
 use crate::error::{Error, Result};
-use crate::formats::{LineReader, Place, Records, RowProblem, Wanted, json_lines_at};
+use crate::formats::{LineReader, Place, Records, RowProblem, Wanted, json_lines_at, way_to_utf8};
 
 /// Text of one block, unless a document is longer.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -145,11 +145,11 @@ impl TextBlock {
             let place =
                 if line == part.line { "the line" } else { &*format!("line {line} of the file, in this document,") };
             RowProblem::Malformed(format!(
-                "byte {} of {place} is 0x{:02x} (byte offset {}), not valid UTF-8: convert the file, for example with \
-                 `iconv -f cp1252 -t utf-8`",
+                "byte {} of {place} is 0x{:02x} (byte offset {}), not valid UTF-8: {}",
                 at - line_start + 1,
                 bytes[at],
-                part.offset + at as u64
+                part.offset + at as u64,
+                way_to_utf8(bytes)
             ))
         })?;
         Ok(if text.contains("\r\n") { Cow::Owned(text.replace("\r\n", "\n")) } else { Cow::Borrowed(text) })

@@ -5,7 +5,9 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
+use crate::corpus::jq::in_jq;
 use crate::formats::RowProblem;
+use crate::terminal::shell_word;
 
 /// Who wrote a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -113,16 +115,8 @@ pub(crate) fn is_of_texts(content: &Value) -> bool {
 }
 
 /// Says how a string with messages becomes a list.
-pub(crate) fn unpack(field: &str) -> String {
-    format!("it holds JSON, so make a list of it with jq -c '{} |= fromjson'", in_jq(field))
-}
-
-/// Returns the path of a field for `jq`.
-pub(crate) fn in_jq(field: &str) -> String {
-    let mut characters = field.chars();
-    let is_name = characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
-        && characters.all(|other| other.is_ascii_alphanumeric() || other == '_');
-    if is_name { format!(".{field}") } else { format!(".[{}]", Value::from(field)) }
+fn unpack(field: &str) -> String {
+    format!("it holds JSON, so make a list of it with jq -c {}", shell_word(&format!("{} |= fromjson", in_jq(field))))
 }
 
 /// Reads one message.

@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-pub(super) use answers::Rating;
+pub(super) use answers::{Rating, direction_of, words_of};
+pub(super) use around::SYSTEMS;
 use block::TextBlocks;
 pub(crate) use block::{DocumentPart, TextBlock};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
 pub(crate) use conversation::Conversation;
 pub use message::{ChatMessage, Role};
-pub(super) use message::{in_jq, is_of_texts, is_written_list, unpack};
+pub(super) use message::{is_of_texts, is_written_list};
 pub(crate) use preference::Preference;
 
 use super::RowReport;

@@ -37,7 +37,7 @@ pub(super) const LAYERS: [&str; 7] =
 pub(super) const LAYER_KEYS: [&str; 2] = ["model.n_encoder_layers", "model.n_decoder_layers"];
 
 /// Names that other trainers use, and our keys or options.
-pub(super) const OTHER_NAMES: [(&str, &str); 155] = [
+pub(super) const OTHER_NAMES: [(&str, &str); 162] = [
     ("learning_rate", "optim.lr"),
     ("max_lr", "optim.lr"),
     ("warmup", "optim.warmup_steps"),
@@ -111,6 +111,13 @@ pub(super) const OTHER_NAMES: [(&str, &str); 155] = [
     ("datasets", "data.train"),
     ("dataset", "data.train"),
     ("validation_file", "data.valid"),
+    ("validation", "data.valid"),
+    ("dev", "data.valid"),
+    ("data", "data.train"),
+    ("workers", "loader.num_workers"),
+    ("model", "--from"),
+    ("name", "--run"),
+    ("cpu", "--device"),
     ("test_datasets", "data.valid"),
     ("val_set_size", "data.split"),
     ("val_size", "data.split"),

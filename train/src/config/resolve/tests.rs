@@ -37,6 +37,27 @@ fn nothing_given_is_the_built_in_task() {
     assert_eq!((named.model, named.data.train), (presets::base().model, vec!["rows.jsonl".into()]));
 }
 
+#[test]
+fn names_of_columns_without_a_header_are_refused() {
+    let named = ["data.corpus.header=no", "data.corpus.source_field=English (US)", "data.corpus.target_field=Italiano"];
+    let with = |file: &'static str, set: &[&'static str]| load_set(None, &[&[file], set].concat());
+    for file in ["data.train=a.tsv", "data.train=a.csv.gz"] {
+        let problem = only_problem(with(file, &named));
+        let keys = "data.corpus.source_field and data.corpus.target_field cannot be found";
+        assert!(problem.contains(keys) && problem.contains("data.corpus.source_column"), "{problem}");
+        assert!(
+            only_problem(with(file, &[named[0], named[2]])).contains("so data.corpus.target_field cannot be found")
+        );
+        assert!(with(file, &named[1..]).is_ok() && with(file, &named[..1]).is_ok());
+    }
+    assert!(with("data.train=a.jsonl", &named).is_ok(), "they are fields of rows");
+
+    let mut run = presets::tiny();
+    run.data.corpus.source_field = "English".into();
+    let set = ["data.train=a.tsv", "data.corpus.header=no"].map(str::to_owned).into();
+    assert!(resolve(&Sources { base: Some(run), set, ..Sources::default() }).is_ok(), "another run has named them");
+}
+
 fn load_task(task: &str, set: &[&str]) -> Result<Config, ConfigError> {
     let set = set.iter().map(|&set| set.to_owned()).collect();
     load(&Sources { task: Some(task.into()), set, ..Sources::default() })

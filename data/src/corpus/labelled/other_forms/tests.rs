@@ -38,7 +38,7 @@ fn a_second_text_and_other_classes_are_offered() {
     assert!(text.contains(flags), "{text}");
     let text = refused("a.csv", &format!("premise,priority,hypothesis,topic\n{rows}"), Task::Classification);
     let flags = "--set data.labels.text_field=premise --set data.labels.label_field=topic \
-                 --set data.labels.pair_field=hypothesis";
+                 --set data.labels.pair_field=hypothesis\n  other columns that can be the class: priority";
     assert!(text.ends_with(flags), "{text}");
 }
 
@@ -196,5 +196,88 @@ fn conll_u_by_another_name_gets_its_own() {
     for name in ["a.txt", "a.tsv", "a.csv"] {
         let found = refused(name, &text, Task::Tagging);
         assert!(found.ends_with("let its name end in .conllu"), "{found}");
+    }
+}
+
+#[test]
+fn further_classes_of_fast_text_stay_out_of_the_text() {
+    let several = "__label__soup __label__vegan hot water\n__label__cake sugar and\t__label__sweet flour\n";
+    let text = refused("a.txt", several, Task::Classification);
+    assert!(text.contains("2 of its first 2 lines have several classes, which are not supported"), "{text}");
+    let single = refused("a.txt", "__label__soup hot water\n__label__cake sugar\n", Task::Classification);
+    assert!(!single.contains("several classes"), "{single}");
+
+    let start = text.find("awk '").expect("a command") + 5;
+    let program = &text[start..start + text[start..].find('\'').expect("its end")];
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a.txt");
+    std::fs::write(&file, several).expect("writable");
+    let Ok(ran) = std::process::Command::new("awk").arg(program).arg(&file).output() else { return };
+    let table = String::from_utf8(ran.stdout).expect("text");
+    assert_eq!(table, "label\ttext\nsoup\thot water\ncake\tsugar and flour\n");
+
+    let rows = "{\"text\": \"__label__vegan hot water\", \"label\": \"soup\"}\n{\"text\": \"flour\", \"label\": \"cake\"}\n\
+                {\"text\": \"leaves\", \"label\": \"tea\"}\n";
+    let path = folder.path().join("a.jsonl");
+    std::fs::write(&path, rows).expect("writable");
+    let found = super::super::LabelledCorpus::read(&[path], Task::Classification, &LabelConfig::default());
+    let found = found.expect_err("the class is in the text").to_string();
+    assert!(found.contains("the text has the label __label__vegan of fastText in it"), "{found}");
+}
+
+#[test]
+fn several_labels_in_a_cell_are_never_taken_silently() {
+    for (labels, command) in [
+        (["\"['soup', 'vegan']\"", "['cake']"], "re.split"),
+        (["\"[\"\"soup\"\", \"\"vegan\"\"]\"", "\"[\"\"cake\"\"]\""], "re.split"),
+        (["soup|vegan", "soup"], "cell.split(\"|\")[0]"),
+        (["soup; vegan", "vegan"], "cell.split(\";\")[0]"),
+    ] {
+        let more =
+            ["soup|cake", "cake|vegan"].map(|more| more.replace('|', if labels[0].contains(';') { "; " } else { "|" }));
+        let row = |n: usize| match n % 4 {
+            at @ (0 | 1) => format!("the text {n},{}\n", labels[at]),
+            at if labels[1].contains('[') => format!("the text {n},{}\n", labels[at - 2]),
+            at => format!("the text {n},{}\n", more[at - 2]),
+        };
+        let rows: String = (0..20).map(row).collect();
+        let text = refused("a.csv", &format!("recipe,kinds\n{rows}"), Task::Classification);
+        assert!(text.contains("each combination would be a class") && text.contains(command), "{text}");
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.csv");
+        std::fs::write(&path, format!("text,label\n{rows}")).expect("writable");
+        let read = super::super::LabelledCorpus::read(&[path], Task::Classification, &LabelConfig::default());
+        let note = read.expect("classes").note_on_combinations().expect("a note");
+        assert!(note.contains("several labels of one text are not supported"), "{note}");
+    }
+    let rows: String = (0..20).map(|n| format!("the text {n},{}\n", ["read/write", "open"][n % 2])).collect();
+    assert!(!refused("a.csv", &format!("recipe,kinds\n{rows}"), Task::Classification).contains("combination"));
+}
+
+#[test]
+fn a_table_without_a_known_ending_is_called_one() {
+    let tabs: String = (0..9).map(|n| format!("{}\tthe message {n}, as it is\n", ["ham", "spam"][n % 2])).collect();
+    let commas: String = (0..9).map(|n| format!("{},the message {n}\n", ["ham", "spam"][n % 2])).collect();
+    for (name, text, ending) in [
+        ("Messages", tabs.clone(), ".tsv"),
+        ("a.txt", format!("label\ttext\n{tabs}"), ".tsv"),
+        ("a.dat", format!("label,text\n{commas}"), ".csv"),
+        ("a.data", format!("kind;words\n{}", commas.replace(',', ";")), ".csv"),
+    ] {
+        let found = refused(name, &text, Task::Classification);
+        assert!(found.ends_with(&format!("let its name end in {ending}")), "{found}");
+    }
+    let texts = "a text, with a comma\nanother one\nand, well, one more\n";
+    assert_eq!(check("a.txt", texts, Task::Classification, &LabelConfig::default()), Ok(()));
+}
+
+#[test]
+fn lines_above_a_table_are_named_instead_of_its_columns() {
+    let rows: String = (0..20).map(|n| format!("the message {n},{}\n", ["low", "high"][n % 2])).collect();
+    for above in ["# exported today\n", "Messages of a day,\n\n"] {
+        let text = refused("a.csv", &format!("{above}body,state\n{rows}"), Task::Classification);
+        assert!(text.contains("stand above the table") && text.contains("tail -n +"), "{text}");
+        assert!(!text.contains("--set"), "{text}");
     }
 }

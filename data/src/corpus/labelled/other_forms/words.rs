@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::{LabelConfig, cells};
+use crate::corpus::jq::fed;
 use crate::error::Result;
 use crate::formats::CsvRows;
 
@@ -73,12 +74,15 @@ impl WordRows {
         let (delimiter, _) = CsvRows::first_rows_by_name(path)?;
         let delimiter = if delimiter == b'\t' { "\\t".to_owned() } else { char::from(delimiter).to_string() };
         let (word, tag) = (self.word, self.tag);
-        Ok(format!(
-            "{each_row}; rows cannot be joined by a column, so make a CoNLL file of it:\npython3 -c 'import csv, sys\nlast = \"\"\nfor row \
+        let script = format!(
+            "python3 -c 'import csv, sys\nlast = \"\"\nfor row \
              in [row for row in csv.reader(sys.stdin, delimiter=\"{delimiter}\") if row][1:]:\n  if last and row[{sentence}] not in (\"\", \
              last): print()\n  last = row[{sentence}] or last\n  if row[{word}].strip(): print(row[{word}], row[{tag}], \
-             sep=\"\\t\")' < {} > rows.conll",
-            path.display()
+             sep=\"\\t\")'"
+        );
+        Ok(format!(
+            "{each_row}; rows cannot be joined by a column, so make a CoNLL file of it:\n{} > rows.conll",
+            fed(path, &script)
         ))
     }
 }

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use super::super::{CorpusConfig, Header};
 use super::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header};
-use super::texts_of;
+use super::{names_are_set, texts_of};
 use crate::corpus::fields::{ANSWERS, names_behind, with_text_behind};
 use crate::error::Error;
+use crate::formats::way_of_lossy;
 
 /// Characters of a cell that a message shows.
 const SHOWN: usize = 60;
@@ -23,7 +24,9 @@ pub(super) fn lacks_a_column(
     let missing = wanted.iter().zip(found).find(|(_, found)| found.is_none()).map_or("", |(name, _)| name.as_str());
     let is_header = config.header == Header::Yes;
     let row = if is_header { "header" } else { "first row" };
-    let mut remedies = vec!["if the first row is a pair: --set data.corpus.header=no".to_owned()];
+    // No row has names then.
+    let no_names = if names_are_set(config) { ", without the names of columns" } else { "" };
+    let mut remedies = vec![format!("if the first row is a pair{no_names}: --set data.corpus.header=no")];
     if is_header || can_be_names(names, others) {
         // The more probable one stands first.
         let seems = is_header || looks_like_header(names) || differs_in_kind(names, others) || has_usual_name(names);
@@ -102,8 +105,8 @@ pub(super) fn ask(path: &Path, names: &[&str], numbers_are_set: bool) -> Error {
              data.corpus.header=no",
             quoted(names),
             match names.iter().any(|name| name.contains('\u{fffd}')) {
-                true => "; it is not UTF-8: convert the file, for example with `iconv -f cp1252 -t utf-8`",
-                false => "",
+                true => format!("; it is not UTF-8: {}", way_of_lossy(&names.join(" "))),
+                false => String::new(),
             },
             if_header(names, numbers_are_set)
         ),

@@ -1,0 +1,74 @@
+//! Commands for the shell that write files anew, which messages offer.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::formats::{CsvRows, FileFormat, is_json_lines};
+use crate::terminal::{shell_path, shell_word};
+
+/// Returns the path of a field for `jq`.
+pub(super) fn in_jq(field: &str) -> String {
+    let mut characters = field.chars();
+    let is_name = characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+        && characters.all(|other| other.is_ascii_alphanumeric() || other == '_');
+    if is_name { format!(".{field}") } else { format!(".[{}]", Value::from(field)) }
+}
+
+/// Returns the path of a field inside of others for `jq`.
+pub(super) fn path_in_jq(path: &[String]) -> String {
+    let step = |name: &String| {
+        let step = in_jq(name);
+        step.strip_prefix(".[").map_or(step.clone(), |quoted| format!("[{quoted}"))
+    };
+    let steps: String = path.iter().map(step).collect();
+    if steps.starts_with('[') { format!(".{steps}") } else { steps }
+}
+
+/// Returns the command that writes what `program` makes of each row of a file into `rows.jsonl`.
+pub(super) fn command(file: &Path, format: FileFormat, program: &str) -> String {
+    let is_table = [FileFormat::CSV, FileFormat::TSV].contains(&format);
+    if !is_table && format != FileFormat::JSON {
+        return format!("jq -c {} on its rows as JSON lines", shell_word(program));
+    }
+    let is_array = !is_table && !is_json_lines(file).unwrap_or(true);
+    let program = shell_word(&if is_array { format!(".[] | {program}") } else { program.to_owned() });
+    if !is_table {
+        return format!("{} > rows.jsonl", piped(file, &format!("jq -c {program}")));
+    }
+
+    let delimiter = match CsvRows::first_rows_by_name(file).map_or(b',', |(delimiter, _)| delimiter) {
+        b',' => String::new(),
+        b'\t' => ", delimiter=\"\\t\"".to_owned(),
+        other => format!(", delimiter=\"{}\"", char::from(other)),
+    };
+    let read = format!(
+        "python3 -c 'import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open(0, encoding=\"utf-8-sig\", \
+         newline=\"\"){delimiter})]'"
+    );
+    format!("{} | jq -c {program} > rows.jsonl", fed(file, &read))
+}
+
+/// Returns the command that passes the text of a file to a `program`, which reads stdin or a file.
+pub(super) fn piped(file: &Path, program: &str) -> String {
+    match unpack(file) {
+        Some(unpack) if program == "cat" => unpack,
+        Some(unpack) => format!("{unpack} | {program}"),
+        None => format!("{program} {}", shell_path(file)),
+    }
+}
+
+/// Returns the command that lets a `program` read the text of a file from stdin.
+pub(super) fn fed(file: &Path, program: &str) -> String {
+    match unpack(file) {
+        Some(unpack) => format!("{unpack} | {program}"),
+        None => format!("{program} < {}", shell_path(file)),
+    }
+}
+
+/// Returns the command that unpacks a compressed file.
+fn unpack(file: &Path) -> Option<String> {
+    let name = file.to_string_lossy().to_ascii_lowercase();
+    let packed = [(".gz", "gzip"), (".zst", "zstd"), (".xz", "xz")].into_iter().find(|(end, _)| name.ends_with(end));
+    packed.map(|(_, program)| format!("{program} -dc {}", shell_path(file)))
+}

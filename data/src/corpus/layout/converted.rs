@@ -1,0 +1,120 @@
+//! Rows that Kiln does not read as they are: what they are, and the command that writes them anew.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::foreign::{Foreign, WayOut, foreign};
+use super::preferred::Preferred;
+use super::recognize::names_in;
+use super::{RowReader, extractive, joined, preferred};
+use crate::corpus::jq;
+use crate::corpus::text::{Task, TextFormat};
+use crate::error::{Error, Result};
+use crate::formats::FileFormat;
+
+/// Names the fields of rows. The columns of CoNLL have no names in the file.
+pub(super) fn they_have(rows: &[Map<String, Value>], format: FileFormat) -> String {
+    let names = names_in(rows).iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    if format.has_tags() { String::new() } else { format!(" (they have {names})") }
+}
+
+impl RowReader<'_> {
+    /// Returns the format of a table whose rows this reader takes for conversations, preferences or tagged words.
+    pub(super) fn table_of_rows(&self, file: &Path) -> Option<FileFormat> {
+        let is_read = match self.task {
+            Task::Lm => self.text.is_chat(),
+            Task::Tagging => true,
+            Task::Translation | Task::Mlm | Task::Classification => false,
+        };
+        let format = FileFormat::by_name(file).filter(|format| is_read && !format.has_tags())?;
+        // Tables with a word per row are known elsewhere.
+        let is_joined = || {
+            let rows = crate::corpus::json::first_rows(file, format).rows;
+            joined::words_in_text(&rows).is_some_and(|fields| joined::are_divided_otherwise(&rows, &fields))
+        };
+        (self.task == Task::Lm || is_joined()).then_some(format)
+    }
+
+    /// Refuses rows that no task reads, and says how to write them anew.
+    pub(super) fn check_converted(&self, file: &Path, format: FileFormat, rows: &[Map<String, Value>]) -> Result<()> {
+        let bad = |found: String| Err(Error::BadRows(found));
+        let they_have = they_have(rows, format);
+        let is_labelled = matches!(self.task, Task::Classification | Task::Tagging);
+
+        if !is_labelled && !format.has_tags() {
+            let is_chat = self.task == Task::Lm && self.text.format == TextFormat::Chat;
+            if let Some(found) = preferred::of(rows) {
+                return bad(self.of_preferred(&found, (file, format), &they_have));
+            }
+            if let Some(Foreign { name, way_out }) = foreign(rows, is_chat) {
+                let way_out = match way_out {
+                    WayOut::Text(text) => text,
+                    WayOut::Program(what, program) => format!("{what}: {}", jq::command(file, format, &program)),
+                };
+                return bad(format!(
+                    "{}: its rows are {name}{they_have}, which Kiln does not read\n{way_out}",
+                    file.display()
+                ));
+            }
+            if let Some(found) = extractive::of(rows) {
+                return bad(format!(
+                    "{}: its rows are questions with answers in \"{}\"{they_have}, which Kiln does not read as they are\nto make prompts and \
+                     completions of them, without rows that have no answer: {}\n{}",
+                    file.display(),
+                    found.fields.last().map_or("", String::as_str),
+                    jq::command(file, format, &found.program),
+                    self.read_with("chat", TextFormat::Chat)
+                ));
+            }
+        }
+        if let Some(fields) = joined::words_in_text(rows).filter(|_| self.task == Task::Tagging) {
+            return bad(joined::advice(file, format, rows, &fields));
+        }
+        Ok(())
+    }
+
+    /// Says how several answers become preferences.
+    fn of_preferred(&self, found: &Preferred, (file, format): (&Path, FileFormat), they_have: &str) -> String {
+        let fields = found.fields.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" and ");
+        let mut lines = vec![format!(
+            "{}: its rows are preferences, with several answers in {fields}{they_have}: learning one of these fields alone would learn bad \
+             answers, too",
+            file.display()
+        )];
+        lines.extend(found.open.iter().cloned());
+        lines.extend(found.program.as_ref().map(|program| {
+            format!("to make prompt, chosen and rejected of them: {}", jq::command(file, format, program))
+        }));
+        let is_table = [FileFormat::CSV, FileFormat::TSV].contains(&format);
+        lines.extend(found.renamed.as_ref().filter(|_| is_table).map(|[prompt, chosen, rejected]| {
+            format!("or rename the columns {prompt}, {chosen} and {rejected} to prompt, chosen and rejected")
+        }));
+        if found.program.is_none() {
+            lines.push(
+                r#"write rows such as {"prompt": "...", "chosen": "the better answer", "rejected": "another answer"}"#
+                    .to_owned(),
+            );
+        }
+        lines.push(self.read_with("preferences", TextFormat::Preferences));
+        lines.join("\n")
+    }
+
+    /// Says which flags read the new rows.
+    fn read_with(&self, name: &str, format: TextFormat) -> String {
+        let mut flags = Vec::new();
+        if self.task != Task::Lm {
+            if !self.other_tasks.contains(&Task::Lm) {
+                return "this run has another task; a run of task lm reads the new rows".to_owned();
+            }
+            flags.push("--task lm".to_owned());
+        }
+        if self.text.format != format {
+            flags.push(format!("--set data.text.format={name}"));
+        }
+        if flags.is_empty() {
+            return "and read rows.jsonl with the same flags".to_owned();
+        }
+        format!("and read rows.jsonl with {}", flags.join(" "))
+    }
+}

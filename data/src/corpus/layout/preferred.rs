@@ -1,0 +1,321 @@
+//! Rows with several answers of which one is better, under any names: how they become preferences.
+//!
+//! | rows | found by |
+//! |---|---|
+//! | a good and a bad answer | opposite words in their names (`preferred_output`, `non_preferred_output`) |
+//! | a bad answer next to a conversation or an answer | a word in its name (`rejected_response`) |
+//! | numbered answers | names that differ in a number or a letter (`response_a`, `response_b`) |
+//! | a list of answers | a name of answers, and ratings of them or the number of the best one |
+
+mod names;
+mod numbered;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value};
+
+use self::names::{Side, is_answer_word, side_of};
+use super::extractive::is_context;
+use crate::corpus::jq::{in_jq, path_in_jq};
+use crate::corpus::text::{SYSTEMS, direction_of, words_of};
+
+/// Words of the fields with the question, best first.
+const PROMPTS: [&str; 16] = [
+    "prompt",
+    "instruction",
+    "question",
+    "query",
+    "input",
+    "user",
+    "human",
+    "ask",
+    "messages",
+    "conversations",
+    "conversation",
+    "history",
+    "context",
+    "post",
+    "request",
+    "problem",
+];
+/// Words of a field that names the better answer.
+const CHOICES: [&str; 22] = [
+    "better",
+    "best",
+    "winner",
+    "win",
+    "wins",
+    "preferred",
+    "preference",
+    "prefer",
+    "prefers",
+    "chosen",
+    "choice",
+    "selected",
+    "select",
+    "pick",
+    "picked",
+    "favored",
+    "favorite",
+    "verdict",
+    "judgment",
+    "judgement",
+    "decision",
+    "vote",
+];
+
+/// Rows with several answers.
+pub(super) struct Preferred {
+    /// The fields with the answers.
+    pub(super) fields: Vec<String>,
+    /// The program of jq that makes preferences of the rows.
+    pub(super) program: Option<String>,
+    /// What the user must know or do, where the names do not tell which answer is better.
+    pub(super) open: Option<String>,
+    /// New names of three columns, where these suffice.
+    pub(super) renamed: Option<[String; 3]>,
+}
+
+/// A field of a row, perhaps inside of others.
+#[derive(Clone)]
+struct Field<'a> {
+    path: Vec<String>,
+    value: &'a Value,
+}
+
+impl Field<'_> {
+    fn name(&self) -> String {
+        self.path.join(".")
+    }
+
+    /// The words of its own name, with numbers as words.
+    fn words(&self) -> Vec<String> {
+        let words = words_of(self.path.last().map_or("", String::as_str));
+        let split = |word: String| {
+            let stem = word.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
+            let number = word[stem.len()..].to_owned();
+            [stem, number].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>()
+        };
+        words.into_iter().flat_map(split).collect()
+    }
+
+    fn jq(&self) -> String {
+        path_in_jq(&self.path)
+    }
+
+    /// The path of the answer: of a list of texts, the first one.
+    fn jq_of_answer(&self) -> String {
+        let is_of_texts = self.value.as_array().is_some_and(|list| list.first().is_some_and(Value::is_string));
+        if is_of_texts { format!("{}[0]", self.jq()) } else { self.jq() }
+    }
+
+    fn n_bytes(&self) -> usize {
+        self.value.to_string().len()
+    }
+
+    fn parent(&self) -> &[String] {
+        &self.path[..self.path.len() - 1]
+    }
+}
+
+/// Returns the several answers of rows; `None` if they have one, or are preferences that Kiln reads.
+pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Preferred> {
+    let is_read = |row: &Map<String, Value>| row.contains_key("chosen") && row.contains_key("rejected");
+    if rows.iter().any(is_read) {
+        return None;
+    }
+    rows.iter().take(20).find_map(|row| {
+        let mut fields = Vec::new();
+        collect(&mut Vec::new(), row, &mut fields);
+        let forms = [opposite, next_to_answer, numbered::of, in_list];
+        forms.into_iter().find_map(|form| form(rows, row, &fields))
+    })
+}
+
+fn collect<'a>(path: &mut Vec<String>, row: &'a Map<String, Value>, fields: &mut Vec<Field<'a>>) {
+    for (name, value) in row {
+        path.push(name.clone());
+        match value {
+            Value::Object(inside) if !is_message(value) => collect(path, inside, fields),
+            value => fields.push(Field { path: path.clone(), value }),
+        }
+        path.pop();
+    }
+}
+
+fn is_message(value: &Value) -> bool {
+    let has = |name: &str| value.get(name).is_some();
+    has("role") && has("content") || has("from") && has("value")
+}
+
+/// Whether a value is a text, a message, or a list of these.
+fn is_answer(value: &Value) -> bool {
+    match value {
+        Value::String(text) => {
+            let text = text.trim();
+            !text.is_empty() && text.parse::<f64>().is_err() && !["true", "false"].contains(&&*text.to_lowercase())
+        }
+        Value::Array(list) => list.first().is_some_and(|first| first.is_string() || is_message(first)),
+        value => is_message(value),
+    }
+}
+
+/// Whether the answer has its question in front of it.
+fn is_conversation(value: &Value) -> bool {
+    let asks = |message: &Value| {
+        let role = message.get("role").or_else(|| message.get("from")).and_then(Value::as_str);
+        role.is_some_and(|role| ["user", "human"].contains(&&*role.to_lowercase()))
+    };
+    let is_transcript = value.as_str().is_some_and(|text| text.trim_start().starts_with("Human:"));
+    is_transcript || value.as_array().is_some_and(|list| list.iter().any(asks))
+}
+
+/// Finds the question that the `answers` reply to.
+fn prompt<'f, 'a>(fields: &'f [Field<'a>], answers: &[&Field<'a>]) -> Option<&'f Field<'a>> {
+    let is_other = |field: &&Field<'a>| !answers.iter().any(|answer| answer.path == field.path);
+    let can_ask =
+        |field: &&Field<'a>| is_other(field) && is_answer(field.value) && !SYSTEMS.contains(&field.name().as_str());
+    let named = |word: &str| {
+        fields.iter().filter(can_ask).find(|field| {
+            let words = field.words();
+            let is_about =
+                words.iter().any(|word| ["id", "type", "source", "idx", "lang", "language"].contains(&&**word));
+            !is_about && words.iter().any(|other| other.trim_end_matches('s') == word.trim_end_matches('s'))
+        })
+    };
+    // Without a usual name, the question is the longest other text of several words.
+    let is_text = |field: &&Field<'a>| {
+        field.value.as_str().is_some_and(|text| text.split_whitespace().count() > 2)
+            && side_of(&field.words()).is_none()
+    };
+    let longest = || fields.iter().filter(can_ask).filter(is_text).max_by_key(|field| field.n_bytes());
+    PROMPTS.iter().find_map(|word| named(word)).or_else(longest)
+}
+
+/// Writes the row of a preference, with the instructions of the old row.
+fn row_in_jq(row: &Map<String, Value>, prompt: Option<&str>, [chosen, rejected]: [&str; 2]) -> String {
+    let system = SYSTEMS.into_iter().find(|name| row.get(*name).is_some_and(Value::is_string));
+    let parts = [("system", system.map(in_jq)), ("prompt", prompt.map(str::to_owned))].into_iter();
+    let parts: String = parts.filter_map(|(name, path)| Some(format!("{name}: {}, ", path?))).collect();
+    format!("{{{parts}chosen: {chosen}, rejected: {rejected}}}")
+}
+
+/// Makes what is said of two answers whose names tell which one is better.
+fn of_two(row: &Map<String, Value>, asked: Option<&Field<'_>>, [good, bad]: [&Field<'_>; 2]) -> Preferred {
+    let columns = [asked, Some(good), Some(bad)].map(|field| field.filter(|field| field.path.len() == 1));
+    let renamed = match columns {
+        [Some(asked), Some(good), Some(bad)] => Some([asked, good, bad].map(Field::name)),
+        _ => None,
+    };
+    let program = row_in_jq(row, asked.map(Field::jq).as_deref(), [&good.jq_of_answer(), &bad.jq_of_answer()]);
+    Preferred { fields: vec![good.name(), bad.name()], program: Some(program), open: None, renamed }
+}
+
+/// A good and a bad answer, with opposite words in their names.
+fn opposite(_: &[Map<String, Value>], row: &Map<String, Value>, fields: &[Field<'_>]) -> Option<Preferred> {
+    let sided: Vec<(&Field<'_>, Side, Vec<String>)> = fields
+        .iter()
+        .filter(|field| is_answer(field.value))
+        .filter_map(|field| side_of(&field.words()).map(|(side, stem)| (field, side, stem)))
+        .collect();
+    let mut pairs = Vec::new();
+    for (good, _, good_stem) in sided.iter().filter(|(_, side, _)| *side == Side::Good) {
+        for (bad, _, bad_stem) in sided.iter().filter(|(_, side, _)| *side == Side::Bad) {
+            let is_alike = good_stem == bad_stem || good_stem.is_empty() || bad_stem.is_empty();
+            if is_alike && good.parent() == bad.parent() {
+                pairs.push((good_stem == bad_stem, good.n_bytes() + bad.n_bytes(), [*good, *bad]));
+            }
+        }
+    }
+
+    let (.., pair) = pairs.into_iter().max_by_key(|(is_same, n_bytes, _)| (*is_same, *n_bytes))?;
+    let asked = prompt(fields, &pair);
+    let is_whole = pair.iter().all(|field| is_conversation(field.value));
+    (asked.is_some() || is_whole).then(|| of_two(row, asked, pair))
+}
+
+/// A bad answer next to a conversation that ends with a good one, or next to an answer without a word of this kind.
+fn next_to_answer(_: &[Map<String, Value>], row: &Map<String, Value>, fields: &[Field<'_>]) -> Option<Preferred> {
+    let bad = fields.iter().filter(|field| is_answer(field.value));
+    let bad =
+        bad.filter_map(|field| Some((field, side_of(&field.words())?))).filter(|(_, (side, _))| *side == Side::Bad);
+    let (bad, (_, stem)) = bad.max_by_key(|(field, _)| field.n_bytes())?;
+    let is_plain = |field: &&Field<'_>| {
+        let words: Vec<String> = field.words().iter().map(|word| names::singular(word)).collect();
+        let is_same = words == stem || stem.is_empty() && words.iter().any(|word| is_answer_word(word));
+        field.path != bad.path && is_answer(field.value) && is_same
+    };
+    if let Some(good) = fields.iter().find(is_plain).filter(|good| !is_conversation(good.value)) {
+        let asked = prompt(fields, &[good, bad])?;
+        return Some(of_two(row, Some(asked), [good, bad]));
+    }
+
+    let messages =
+        fields.iter().find(|field| field.path != bad.path && field.value.is_array() && is_conversation(field.value))?;
+    let last = messages.value.as_array()?.last()?;
+    let role = last.get("role").or_else(|| last.get("from"))?.as_str()?;
+    if ["user", "human", "system"].contains(&role) {
+        return None;
+    }
+    let path = messages.jq();
+    let program = row_in_jq(row, Some(&format!("{path}[:-1]")), [&format!("[{path}[-1]]"), &bad.jq_of_answer()]);
+    Some(Preferred { fields: vec![messages.name(), bad.name()], program: Some(program), open: None, renamed: None })
+}
+
+/// A list of answers, with ratings of them or the number of the best one.
+fn in_list(_: &[Map<String, Value>], row: &Map<String, Value>, fields: &[Field<'_>]) -> Option<Preferred> {
+    let list = fields.iter().find(|field| {
+        let is_of_answers = field.words().iter().any(|word| is_answer_word(&names::singular(word)));
+        let are_answers = |list: &Vec<Value>| {
+            list.len() > 1 && list.iter().all(|value| value.is_string() || value.is_object() && !is_message(value))
+        };
+        is_of_answers && field.value.as_array().is_some_and(are_answers)
+    })?;
+    let values = list.value.as_array()?;
+    let asked = prompt(fields, &[list])?;
+    let (asked_path, path) = (asked.jq(), list.jq());
+    let found = |program: Option<String>, open: Option<String>| Preferred {
+        fields: vec![list.name()],
+        program,
+        open,
+        renamed: None,
+    };
+
+    let sorted = |text: &str, rating: &str, high_is_good: bool, from: &str| {
+        let order = if high_is_good { ["max_by", "min_by"] } else { ["min_by", "max_by"] };
+        let [chosen, rejected] = order.map(|order| format!("($all | {order}({rating}){text})"));
+        let made = row_in_jq(row, Some(&asked_path), [&chosen, &rejected]);
+        format!("{from} as $all | {made} | select(.chosen != .rejected)")
+    };
+    if let Some(first) = values[0].as_object() {
+        let texts = first.iter().filter(|(_, value)| value.is_string());
+        let (text, _) = texts.max_by_key(|(name, value)| {
+            (words_of(name).iter().any(|word| is_answer_word(word)), value.to_string().len())
+        })?;
+        let rating =
+            first.iter().find_map(|(name, value)| Some((name, direction_of(name)?)).filter(|_| value.is_number()));
+        // Answers about a text are alike.
+        let has_context = fields.iter().any(|field| is_context(&field.name()));
+        let Some((rating, high_is_good)) = rating else {
+            return (!has_context).then(|| found(None, Some("say which answer of a row is better".to_owned())));
+        };
+        return Some(found(Some(sorted(&in_jq(text), &in_jq(rating), high_is_good, &path)), None));
+    }
+
+    let numbers = |field: &&Field<'_>| {
+        let list = field.value.as_array();
+        list.is_some_and(|list| list.len() == values.len() && list.iter().all(Value::is_number))
+    };
+    let rated = fields.iter().filter(numbers).find_map(|field| Some((field, direction_of(field.path.last()?)?)));
+    if let Some((rating, high_is_good)) = rated {
+        let both = format!("([{}, {path}] | transpose)", rating.jq());
+        return Some(found(Some(sorted("[1]", ".[0]", high_is_good, &both)), None));
+    }
+    let is_choice =
+        |field: &&Field<'_>| field.value.is_u64() && field.words().iter().any(|word| CHOICES.contains(&word.as_str()));
+    if let Some(best) = fields.iter().find(is_choice) {
+        let made = row_in_jq(row, Some(&asked_path), ["$all[$best]", "($all | del(.[$best]))[0]"]);
+        return Some(found(Some(format!("{path} as $all | {} as $best | {made}", best.jq())), None));
+    }
+    None
+}
