@@ -48,7 +48,7 @@ mod tests {
             b"Citt\xe0 d'Italia",
             b"\xc9l\xe8ve \xe0 l'\xe9cole",
             b"M\xfcnchen \x84so\x85\x93 gut",
-            "Ein \u{201e}Wort\u{201c} ist gut".as_bytes(),
+            "das \u{201e}Wort\u{201c} Wasser".as_bytes(),
         ];
         for bytes in western {
             assert!(way_to_utf8(bytes).contains("iconv -f cp1252 -t utf-8"), "{bytes:?}");

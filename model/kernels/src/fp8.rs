@@ -69,6 +69,7 @@ impl Fp8 {
 }
 
 /// Whether operands in these formats are those of a gradient, whose sums are added up in f32.
+#[cfg(feature = "cuda")]
 pub(crate) const fn adds_up(formats: [Fp8; 2]) -> bool {
     matches!(formats, [Fp8::E5M2, _] | [_, Fp8::E5M2])
 }

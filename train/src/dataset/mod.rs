@@ -221,8 +221,8 @@ fn cache_at(
     let start = Instant::now();
     let Prepared { cache, built_because } = prepare()?;
     if let Some(reason) = built_because {
-        let (path, secs) = (path.display(), start.elapsed().as_secs_f64());
-        note(&format!("{path}: built in {secs:.1}s ({reason}), {} tokens; {}", tokens(&cache), cache.report()));
+        let (shown, secs) = (path.display(), start.elapsed().as_secs_f64());
+        note(&format!("{shown}: built in {secs:.1}s ({reason}), {} tokens; {}", tokens(&cache), cache.report()));
         let (kept, repeated) = (cache.report().kept, cache.n_duplicates());
         if kept >= FEWEST_ROWS && repeated as f64 > REPEATED * kept as f64 {
             let is_valid = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("valid"));
