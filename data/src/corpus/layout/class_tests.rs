@@ -327,7 +327,7 @@ fn all_fields_that_can_be_the_class_are_listed() {
         let (mood, theme) = (["good", "bad"][n % 2], ["sport", "news", "food"][n % 3]);
         format!(
             r#"{{"sentence": "the words of text {n}", "sentiment": "{mood}", "topic": "{theme}", "checked": {}}}"#,
-            n % 2 == 0
+            n.is_multiple_of(2)
         )
     };
     let rows: Vec<String> = (0..24).map(row).collect();
