@@ -220,7 +220,10 @@ mod tests {
         let files = || [text.as_path()].into_iter();
         let watched = Watched::of(files());
         let made_from = MadeFrom::of(&TokenizerConfig::default(), &"text", files()).expect("readable");
-        let save = |(): &(), dir: &Path| Ok(fs::write(dir.join("tokenizer.json"), "{}").expect("writable"));
+        let save = |(): &(), dir: &Path| {
+            fs::write(dir.join("tokenizer.json"), "{}").expect("writable");
+            Ok(())
+        };
         let made = find_or_make(&dir, (&made_from, &watched), |_| Ok(()), || Ok(()), save).expect("made");
         assert!(made.1.is_some());
         fs::remove_file(&left).ok();
