@@ -157,7 +157,13 @@ fn a_decoder_learns_classes_from_nothing() {
 fn adapters_are_trained_with_the_whole_head() {
     let place = place();
     language_model(&place, &[]);
-    let lora = ["model.lora.rank=4", "model.lora.targets=[\"qkv\", \"down\"]", "optim.lr=1e-2", "train.steps=160"];
+    let lora = [
+        "model.lora.rank=4",
+        "model.lora.targets=[\"qkv\", \"down\"]",
+        "optim.lr=1e-2",
+        "train.steps=400",
+        "train.best_metric=accuracy",
+    ];
     let settings = [&CLASSES[..4], &lora].concat();
     let from = ["--from", "runs/lm", "--task", "classification", "--run", "runs/lines"];
     let ran = train(&place, &from, &settings).ok();

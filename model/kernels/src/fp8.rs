@@ -60,7 +60,7 @@ impl Fp8 {
 
     /// Rounds `values` as a GPU does, and takes the scale out again.
     pub(crate) fn rounded(self, values: &[f32]) -> Vec<f32> {
-        // Bits of magnitudes are ordered as magnitudes, and those of NaN come last.
+        // Bits of magnitudes are ordered as magnitudes, and NaN comes last.
         let largest = values.iter().map(|x| x.abs().to_bits()).max().map_or(0.0, f32::from_bits);
         let Some(exponent) = self.scale_exponent(largest) else { return vec![f32::NAN; values.len()] };
         let (up, down) = (power_of_two(exponent), power_of_two(-exponent));
@@ -68,7 +68,7 @@ impl Fp8 {
     }
 }
 
-/// Whether operands in these formats are those of a gradient, whose sums are added up in f32.
+/// Whether a product of operands in these formats is a gradient, whose sums are added up in f32.
 #[cfg(feature = "cuda")]
 pub(crate) const fn adds_up(formats: [Fp8; 2]) -> bool {
     matches!(formats, [Fp8::E5M2, _] | [_, Fp8::E5M2])

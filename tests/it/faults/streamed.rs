@@ -215,7 +215,7 @@ fn bad_rows_of_a_limited_cache_are_named_with_file_and_line() {
     let arguments = streamed(Rows::Pairs, "runs/x", 40, "cpu", &[]);
     let ran = place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(ran.code != 0, "{ran:#?}");
-    for part in ["99 of", "pairs/077.tsv:2", "data.corpus.max_bad_rows"] {
+    for part in ["99 malformed", "pairs/077.tsv:2", "data.corpus.max_bad_rows"] {
         assert!(ran.stderr.contains(part), "{part:?} is missing in {ran:#?}");
     }
 }

@@ -25,9 +25,9 @@ pub enum Precision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fp8Layers {
-    /// Those of all layers.
+    /// The products of all layers.
     All,
-    /// Those of all layers but the first and the last of each stack.
+    /// The products of all layers but the first and the last of each stack.
     Inner,
 }
 

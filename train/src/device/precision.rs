@@ -54,8 +54,8 @@ pub fn compute_dtype(precision: Precision, device: &Device) -> Result<FloatDType
 /// The narrowest model, by `d_model`, for which FP8 was measured to pay (benches/results/2026-11-28-h200-fp8.md).
 pub(crate) const FP8_PAYS_FROM: usize = 1536;
 
-/// Returns the layers that multiply in FP8 by `train`, and a note if FP8 was asked for and does not pay for a model of `shape` on
-/// `device`.
+/// Returns the layers that multiply in FP8 by `train`, and a note if FP8 was asked for and does not pay on `device` for a model of
+/// `shape`.
 pub fn fp8_layers(train: &TrainConfig, shape: &TransformerConfig, device: &Device) -> (Fp8Layers, Option<String>) {
     let width = shape.d_model;
     match train.precision {
@@ -65,7 +65,10 @@ pub fn fp8_layers(train: &TrainConfig, shape: &TransformerConfig, device: &Devic
             );
             (Fp8Layers::None, Some(note))
         }
-        Precision::Fp8 => (train.fp8_layers.of_model(), None),
+        Precision::Fp8 => {
+            let note = "train.precision = \"fp8\": a CPU rounds operands to FP8 and multiplies them in f32, which is slower than f32 alone";
+            (train.fp8_layers.of_model(), (!is_cuda(device)).then(|| note.to_owned()))
+        }
         _ => (Fp8Layers::None, None),
     }
 }
@@ -73,6 +76,17 @@ pub fn fp8_layers(train: &TrainConfig, shape: &TransformerConfig, device: &Devic
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fp8_on_the_cpu_is_f32_with_a_note() {
+        let (cpu, shape) = (Device::flex(), TransformerConfig::tiny());
+        let mut train = TrainConfig { precision: Precision::Fp8, ..TrainConfig::default() };
+        assert_eq!(compute_dtype(train.precision, &cpu), Ok(FloatDType::F32));
+        let (layers, note) = fp8_layers(&train, &shape, &cpu);
+        assert!(layers == Fp8Layers::All && note.is_some_and(|note| note.contains("slower than f32")));
+        train.precision = Precision::Bf16;
+        assert_eq!(fp8_layers(&train, &shape, &cpu), (Fp8Layers::None, None));
+    }
 
     #[test]
     fn auto_is_f32_on_the_cpu() {

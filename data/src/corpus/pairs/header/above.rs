@@ -1,4 +1,4 @@
-//! Lines above a table that are no rows of it: comments and titles.
+//! Lines above a table that do not belong to it: comments and titles.
 
 use std::path::Path;
 

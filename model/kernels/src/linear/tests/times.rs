@@ -122,6 +122,7 @@ fn times_of_fp8() {
     };
     for (k, n) in [(2048, 2560), (2048, 2048), (2048, 11_264), (5632, 2048), (1536, 8960), (2048, 16), (5632, 16)] {
         let (x, w, dy) = (matrix(m, k), matrix(k, n), matrix(m, n));
+
         let milliseconds = |fp8_products: bool| {
             let forward = {
                 let _chosen = Settings { fp8_products, ..Settings::current() }.install();
@@ -132,6 +133,7 @@ fn times_of_fp8() {
             let dw = seconds(&device, || Dispatch::product(x.clone(), dy.clone(), forward.of_weight_gradient()));
             [y, dw, both].map(|secs| 1e3 * secs)
         };
+
         let [bf16, fp8] = [false, true].map(milliseconds);
         println!(
             "{m} x {k} x {n}: forward {:.3} ms in bf16, {:.3} in FP8; weight gradient {:.3}, {:.3}; both gradients {:.3}, {:.3}",

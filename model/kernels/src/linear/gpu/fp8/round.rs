@@ -1,8 +1,8 @@
 //! Rounding matrices to FP8 on a GPU: a pass for the largest magnitude, and a pass that rounds.
 //!
 //! `wgmma` takes FP8 operands along the summed dimension only. The second pass therefore writes a matrix as it lies, its
-//! transpose, or both. Two FP8 numbers lie in an element of 16 bits, so that tensors, tensor maps and shared memory are those
-//! of 16-bit products.
+//! transpose, or both. Two FP8 numbers lie in an element of 16 bits, so that tensors, tensor maps and shared memory are as in
+//! 16-bit products.
 //!
 //! ```text
 //! x [M, K] -- largest --> parts [blocks] -- round --> straight [M, K / 2], across [K, M / 2], scale [1]
