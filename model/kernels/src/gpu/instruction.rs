@@ -10,6 +10,22 @@ use cubecl_llvm::shared::to_llvm::ty::cube_type_to_llvm;
 use pliron_llvm::ops::CallIntrinsicOp;
 use pliron_llvm::types::FuncType;
 
+/// Replaces `op`, which has one result, by a call of `intrinsic` with `operands`.
+fn replace_by_call(
+    ctx: &mut Context,
+    rewriter: &mut DialectConversionRewriter,
+    op: &impl OneResultInterface,
+    operands: Vec<Value>,
+    intrinsic: &str,
+) {
+    let types = operands.iter().map(|operand| operand.get_type(ctx)).collect();
+    let result = cube_type_to_llvm(ctx, op.get_result(ctx).get_type(ctx));
+    let signature = FuncType::get(ctx, result, types, false);
+    let call = CallIntrinsicOp::new(ctx, intrinsic.into(), signature, operands);
+    rewriter.insert_op(ctx, &call);
+    rewriter.replace_operation_with_values(ctx, op.get_operation(), vec![call.get_result(ctx)]);
+}
+
 /// Declares a function of one number that is one instruction: an operation that is lowered to a call of an NVPTX intrinsic.
 macro_rules! unary {
     ($(#[$doc:meta])* $function:ident, $op:ident, $name:literal, $intrinsic:literal) => {
@@ -30,11 +46,7 @@ macro_rules! unary {
                 _operands_info: &OperandsInfo,
             ) -> Result<()> {
                 let input = self.input(ctx);
-                let result = cube_type_to_llvm(ctx, self.get_result(ctx).get_type(ctx));
-                let signature = FuncType::get(ctx, result, vec![input.get_type(ctx)], false);
-                let call = CallIntrinsicOp::new(ctx, $intrinsic.into(), signature, vec![input]);
-                rewriter.insert_op(ctx, &call);
-                rewriter.replace_operation_with_values(ctx, self.get_operation(), vec![call.get_result(ctx)]);
+                replace_by_call(ctx, rewriter, self, vec![input], $intrinsic);
                 Ok(())
             }
         }
@@ -96,12 +108,7 @@ macro_rules! fp8_pair {
                 _operands_info: &OperandsInfo,
             ) -> Result<()> {
                 let operands = vec![self.upper(ctx), self.lower(ctx)];
-                let types = operands.iter().map(|operand| operand.get_type(ctx)).collect();
-                let result = cube_type_to_llvm(ctx, self.get_result(ctx).get_type(ctx));
-                let signature = FuncType::get(ctx, result, types, false);
-                let call = CallIntrinsicOp::new(ctx, $intrinsic.into(), signature, operands);
-                rewriter.insert_op(ctx, &call);
-                rewriter.replace_operation_with_values(ctx, self.get_operation(), vec![call.get_result(ctx)]);
+                replace_by_call(ctx, rewriter, self, operands, $intrinsic);
                 Ok(())
             }
         }

@@ -104,15 +104,13 @@ fn multiply<E: Float>(
                 held_bias = lane_bias(bias, tile.col0, size.n, cfg);
             }
 
-            if comptime![adds_up(cfg.formats())] {
-                let mut sums = add_up_tile::<E>(a, b, &pipelines.stages, &mut loaded, row, tile.to, cfg);
-                scale_by(&mut sums, scale, cfg);
-                write_panels(&sums, memory, &pipelines.panels, &mut free, warpgroup, &held_bias, cfg);
+            let mut sums = if comptime![adds_up(cfg.formats())] {
+                add_up_tile::<E>(a, b, &pipelines.stages, &mut loaded, row, tile.to, cfg)
             } else {
-                let mut sums = multiply_tile::<E>(a, b, &pipelines.stages, &mut loaded, row, tile.to, cfg);
-                scale_by(&mut sums, scale, cfg);
-                write_panels(&sums, memory, &pipelines.panels, &mut free, warpgroup, &held_bias, cfg);
-            }
+                multiply_tile::<E>(a, b, &pipelines.stages, &mut loaded, row, tile.to, cfg)
+            };
+            scale_by(&mut sums, scale, cfg);
+            write_panels(&sums, memory, &pipelines.panels, &mut free, warpgroup, &held_bias, cfg);
         }
         next_wave(schedule, cfg);
     }

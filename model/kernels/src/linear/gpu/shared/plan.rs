@@ -114,7 +114,6 @@ impl Plan {
             Some(formats) if set == KernelSet::Hopper && can_round(like) => Arithmetic::Eight(formats),
             _ => Arithmetic::new(like.dtype, kind.f32_products),
         };
-        let is_fp8 = matches!(arithmetic, Arithmetic::Eight(_));
         let on_hopper = match arithmetic {
             Arithmetic::Sixteen | Arithmetic::Eight(_) => true,
             Arithmetic::Tf32 => tf32_pays(kind.layout, (m, n, k)),
@@ -127,17 +126,16 @@ impl Plan {
         };
         let multiprocessors = multiprocessors(&like.client) as usize;
         let tiles = |tile_n: usize| m.div_ceil(TILE_M) * n.div_ceil(tile_n);
-        let wide_tile = match n {
-            ..=128 => 128,
-            _ if set == KernelSet::Hopper && arithmetic == Arithmetic::Sixteen && fits_192(n) => 192,
+        let wide_tile = match arithmetic {
+            _ if n <= 128 => 128,
+            Arithmetic::Eight(formats) if adds_up(formats) => 128,
+            Arithmetic::Sixteen if set == KernelSet::Hopper && fits_192(n) => 192,
             _ => widest,
         };
-        let wide_tile = match arithmetic {
-            Arithmetic::Eight(formats) if adds_up(formats) => 128,
-            _ => wide_tile,
+        let split_k = match arithmetic {
+            Arithmetic::Eight(_) => None,
+            _ => SplitK::plan(tiles(wide_tile), k.div_ceil(arithmetic.line()), multiprocessors),
         };
-        let slices = SplitK::plan(tiles(wide_tile), k.div_ceil(arithmetic.line()), multiprocessors);
-        let split_k = slices.filter(|_| !is_fp8);
 
         // Wide tiles read less. Narrow ones are for products with few tiles, if each tile gets a multiprocessor to itself.
         let tile_n = if split_k.is_some() || 2 * tiles(wide_tile) > multiprocessors { wide_tile } else { 128 };
