@@ -44,6 +44,9 @@ const GROUPS: [Group; 35] = [
         "attention backward",
         &["attention backward"],
         &[
+            "one_pass_deltas",
+            "one_pass_gradients",
+            "one_pass_query_gradient",
             "one_tile_gradients",
             "query_gradient",
             "key_value_gradient",

@@ -13,6 +13,7 @@ mod mma_peak;
 pub(crate) mod occupancy;
 #[cfg(test)]
 pub(crate) mod offline;
+pub(crate) mod ordered_sum;
 pub(crate) mod pipeline;
 pub(crate) mod reduce;
 pub(crate) mod scan;

@@ -122,7 +122,8 @@ pub(crate) fn multiply_shared<E: Float>(
     let b = at_step(tile, step, layout);
     intrinsic!(|scope| {
         let operands = [a.read_value(scope), b.read_value(scope)];
-        enqueue(scope, operands, acc.__extract_list(scope), E::__expand_as_type(scope), layout)
+        let (acc, element) = (acc.__extract_list(scope), E::__expand_as_type(scope));
+        issue(scope, operands, acc, [element; 2], [layout.rows, K_STEP], [a_layout.major, layout.major]);
     })
 }
 

@@ -15,4 +15,6 @@ mod shared;
 #[cfg(test)]
 pub(super) mod tests;
 
+#[cfg(test)]
+pub(super) use hopper::Wanted;
 pub(super) use launch::{serves, serves_relative};

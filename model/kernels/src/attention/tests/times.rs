@@ -35,6 +35,11 @@ fn times() {
         ("window 1024", 2, 16, 8192, 128, true, Some(1024), None),
         ("causal", 2, 32, 8192, 64, true, None, None),
         ("window 1024", 2, 32, 8192, 64, true, Some(1024), None),
+        ("full", 2, 16, 8192, 128, false, None, None),
+        ("full", 2, 32, 8192, 64, false, None, None),
+        ("causal", 1, 12, 32768, 64, true, None, None),
+        ("causal", 4, 32, 4096, 64, true, None, None),
+        ("causal", 4, 16, 4096, 128, true, None, None),
     ];
     for shape in shapes {
         time_passes(shape, DType::BF16, F32Products::F32);

@@ -6,6 +6,7 @@ use cubecl::prelude::*;
 
 use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
+use super::one_pass;
 use super::one_tile::one_tile_gradients;
 use super::query_gradient::query_gradient;
 use super::wide_key_value_gradient::wide_key_value_gradient;
@@ -55,6 +56,7 @@ pub(in crate::attention::gpu) fn launch_backward<E: Float + CubeElement>(
     let [t, s] = call.lens;
     match call.config.one_tile(t, s) {
         true => one_tile::<E>(call, forward, d_query, d_key_value),
+        false if one_pass::serves(call) => one_pass::launch::<E>(call, forward, d_query, d_key_value),
         false => tile_by_tile::<E>(call, forward, d_query, d_key_value),
     }
 }

@@ -36,6 +36,7 @@ mod forward;
 mod key_value_gradient;
 mod launch;
 mod lines;
+mod one_pass;
 mod one_tile;
 mod query_gradient;
 mod slots;
@@ -46,3 +47,5 @@ mod wide_key_value_gradient;
 mod wide_query_gradient;
 
 pub(super) use launch::{launch_backward, launch_forward, serves};
+#[cfg(test)]
+pub(crate) use one_pass::tests::Wanted;

@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use super::super::tests::{call, dropout, lens, masks};
 use super::forward::attention_forward;
 use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
+use super::one_pass;
 use super::one_tile::one_tile_gradients;
 use super::query_gradient::query_gradient;
 use super::wide_key_value_gradient::wide_key_value_gradient;
@@ -110,6 +111,18 @@ fn wide_configs() -> [(&'static str, FlashConfig); 6] {
     ]
 }
 
+fn one_pass_configs() -> [(&'static str, FlashConfig); 5] {
+    let [(_, plain), ..] = configs();
+    let wide = FlashConfig { head_dim: 128, ..plain };
+    [
+        ("causal", plain),
+        ("causal-128", wide),
+        ("causal-documents-window-128", FlashConfig { documents: true, window: Some(4096), ..wide }),
+        ("cross-lengths", FlashConfig { packed: false, causal: false, lengths: true, ..plain }),
+        ("cross-lengths-128", FlashConfig { packed: false, causal: false, lengths: true, ..wide }),
+    ]
+}
+
 fn configs() -> [(&'static str, FlashConfig); 13] {
     let plain = FlashConfig {
         n_heads: 4,
@@ -153,6 +166,10 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
     for (case, config) in configs() {
         compiled.extend(kernels::<bf16>(&format!("{case}-bf16"), config));
         compiled.extend(kernels::<f16>(&format!("{case}-f16"), config));
+    }
+    for (case, config) in one_pass_configs() {
+        compiled.extend(one_pass::tests::kernels::<bf16>(&format!("{case}-bf16"), config));
+        compiled.extend(one_pass::tests::kernels::<f16>(&format!("{case}-f16"), config));
     }
     for (case, config) in wide_configs() {
         compiled.extend(wide_kernels::<bf16>(&format!("{case}-bf16"), config));

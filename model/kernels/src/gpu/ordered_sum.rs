@@ -1,0 +1,295 @@
+//! Sums in memory that several blocks add to, one after another in a fixed order, so that their bits do not depend on timing.
+//!
+//! Each sum has a lock: a number that counts the parts that have been added. A block [`await_turn`]s the number of parts that come
+//! before its own. It then moves its part from shared memory by [`store_bulk`] if it is the first and by [`add_bulk`] if not,
+//! [`commit`]s the move, and calls [`pass_turn`] on the lock when [`settle`] has returned. All of this is done by one thread.
+//!
+//! Nobody waits forever if a block only waits for blocks that started before it.
+//!
+//! `cp.reduce.async.bulk`, `ld.acquire` and `red` of the PTX ISA. [`settle`] is the wait without `.read`: the other one returns when
+//! shared memory has been read, before the sum has been written. When it returns, L2 has added the part, and L2 counts the part after
+//! that. So the count needs no release, which would wait for all other accesses of the thread as well and cost up to a tenth of a
+//! kernel (`benches/results/2026-11-29-h200-attention-backward.md`).
+
+use cubecl::ir::pliron as _;
+use cubecl::prelude::*;
+use cubecl_ir::interfaces::side_effects::{MemoryEffect, MemoryEffectsOp};
+use cubecl_ir::prelude::*;
+use cubecl_ir::{CanMaterialize, HasSideEffects};
+use cubecl_llvm::shared::intrinsic::{call_void, i32_const_op, i64_ty};
+use cubecl_llvm::shared::to_llvm::ToLLVMDialect;
+use pliron_llvm::op_interfaces::CastOpInterface as _;
+use pliron_llvm::ops::{AddrSpaceCastOp, InlineAsmOp, PtrToIntOp};
+use pliron_llvm::types::{PointerType, VoidType};
+
+/// LLVM's numbers of the address spaces.
+const GLOBAL: u32 = 1;
+const SHARED: u32 = 3;
+
+/// Replaces `op` by an instruction with side effects, of which `constraints` names the register classes of `operands`.
+fn replace_by_asm(
+    ctx: &mut Context,
+    rewriter: &mut DialectConversionRewriter,
+    op: Ptr<Operation>,
+    operands: Vec<Value>,
+    (template, constraints): (&str, &str),
+) {
+    let result = VoidType::get(ctx).into();
+    let asm = InlineAsmOp::new(ctx, result, operands, template, constraints, true);
+    rewriter.insert_op(ctx, &asm);
+    rewriter.erase_operation(ctx, op);
+}
+
+/// Returns the address of `pointer` in address space `space`.
+fn address(ctx: &mut Context, rewriter: &mut DialectConversionRewriter, pointer: Value, space: u32) -> Value {
+    let wanted = PointerType::get(ctx, space).into();
+    let mut pointer = pointer;
+    if pointer.get_type(ctx) != wanted {
+        let cast = AddrSpaceCastOp::new(ctx, pointer, wanted);
+        rewriter.insert_op(ctx, &cast);
+        pointer = cast.get_result(ctx);
+    }
+    let integer = i64_ty(ctx);
+    let address = PtrToIntOp::new(ctx, pointer, integer);
+    rewriter.insert_op(ctx, &address);
+    address.get_result(ctx)
+}
+
+/// Declares a function that moves the numbers in `source`, in shared memory, to `destination`, in a way that `$instruction` names.
+macro_rules! bulk_move {
+    ($(#[$doc:meta])* $function:ident, $op:ident, $name:literal, $instruction:literal) => {
+        #[cube_op(name = $name)]
+        #[result_ty(none)]
+        #[op_traits(CanMaterialize, HasSideEffects)]
+        struct $op {
+            source: Value,
+            destination: Value,
+            bytes: Value,
+        }
+
+        #[op_interface_impl]
+        impl MemoryEffectsOp for $op {
+            fn memory_effects(&self, ctx: &Context) -> Vec<MemoryEffect> {
+                vec![MemoryEffect::Read(self.source(ctx)), MemoryEffect::Write(self.destination(ctx))]
+            }
+        }
+
+        #[op_interface_impl]
+        impl ToLLVMDialect for $op {
+            fn rewrite(
+                &self,
+                ctx: &mut Context,
+                rewriter: &mut DialectConversionRewriter,
+                _operands_info: &OperandsInfo,
+            ) -> Result<()> {
+                let (source, destination, bytes) = (self.source(ctx), self.destination(ctx), self.bytes(ctx));
+                let source = address(ctx, rewriter, source, SHARED);
+                let destination = address(ctx, rewriter, destination, GLOBAL);
+                let operands = vec![destination, source, bytes];
+                let asm = (concat!($instruction, " [$0], [$1], $2;"), "l,l,r,~{memory}");
+                replace_by_asm(ctx, rewriter, self.get_operation(), operands, asm);
+                Ok(())
+            }
+        }
+
+        $(#[$doc])*
+        #[cube]
+        pub(crate) fn $function<V: CubePrimitive, W: CubePrimitive>(source: &[V], destination: &mut [W], bytes: u32) {
+            intrinsic!(|scope| {
+                #[expect(unsafe_code, reason = "the move has read its source before the source is written again")]
+                let source = unsafe { *source.__expand_as_ptr_method(scope) }.value(scope);
+                #[expect(unsafe_code, reason = "the lock keeps others from the sum until the move has ended")]
+                let destination = unsafe { *destination.__expand_as_ptr_method(scope) }.value(scope);
+                let bytes = bytes.read_value(scope);
+                let op = $op::new(scope.ctx_mut(), source, destination, bytes);
+                scope.register(&op);
+            })
+        }
+    };
+}
+
+bulk_move!(
+    /// Starts to add the f32 numbers in the first `bytes` bytes of `source` to those of `destination`. Both begin at a multiple of
+    /// 16 bytes.
+    add_bulk,
+    AddBulkOp,
+    "kiln.add_bulk",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32"
+);
+bulk_move!(
+    /// Starts to copy the first `bytes` bytes of `source` to `destination`. Both begin at a multiple of 16 bytes.
+    store_bulk,
+    StoreBulkOp,
+    "kiln.store_bulk",
+    "cp.async.bulk.global.shared::cta.bulk_group"
+);
+
+#[cube_op(name = "kiln.await_turn")]
+#[result_ty(none)]
+#[op_traits(CanMaterialize, HasSideEffects)]
+struct AwaitTurnOp {
+    lock: Value,
+    turn: Value,
+}
+
+#[op_interface_impl]
+impl ToLLVMDialect for AwaitTurnOp {
+    fn rewrite(
+        &self,
+        ctx: &mut Context,
+        rewriter: &mut DialectConversionRewriter,
+        _operands_info: &OperandsInfo,
+    ) -> Result<()> {
+        let (lock, turn) = (self.lock(ctx), self.turn(ctx));
+        let lock = address(ctx, rewriter, lock, GLOBAL);
+        let template = "{\n\t.reg .pred mine;\n\t.reg .b32 added;\nWAIT:\n\tld.acquire.gpu.global.b32 added, [$0];\n\t\
+                        setp.eq.u32 mine, added, $1;\n\t@!mine bra WAIT;\n\t}";
+        replace_by_asm(ctx, rewriter, self.get_operation(), vec![lock, turn], (template, "l,r,~{memory}"));
+        Ok(())
+    }
+}
+
+#[cube_op(name = "kiln.pass_turn")]
+#[result_ty(none)]
+#[op_traits(CanMaterialize, HasSideEffects)]
+struct PassTurnOp {
+    lock: Value,
+}
+
+#[op_interface_impl]
+impl ToLLVMDialect for PassTurnOp {
+    fn rewrite(
+        &self,
+        ctx: &mut Context,
+        rewriter: &mut DialectConversionRewriter,
+        _operands_info: &OperandsInfo,
+    ) -> Result<()> {
+        let lock = self.lock(ctx);
+        let lock = address(ctx, rewriter, lock, GLOBAL);
+        let asm = ("red.relaxed.gpu.global.add.u32 [$0], 1;", "l,~{memory}");
+        replace_by_asm(ctx, rewriter, self.get_operation(), vec![lock], asm);
+        Ok(())
+    }
+}
+
+/// Declares a function without arguments that calls a bulk intrinsic.
+macro_rules! of_groups {
+    ($(#[$doc:meta])* $function:ident, $op:ident, $name:literal, $intrinsic:literal, $waits:literal) => {
+        #[cube_op(name = $name)]
+        #[result_ty(none)]
+        #[op_traits(CanMaterialize, HasSideEffects)]
+        struct $op {}
+
+        #[op_interface_impl]
+        impl ToLLVMDialect for $op {
+            fn rewrite(
+                &self,
+                ctx: &mut Context,
+                rewriter: &mut DialectConversionRewriter,
+                _operands_info: &OperandsInfo,
+            ) -> Result<()> {
+                let mut operands = Vec::new();
+                if $waits {
+                    let none = i32_const_op(ctx, 0);
+                    rewriter.insert_op(ctx, &none);
+                    operands.push(none.get_result(ctx));
+                }
+                call_void(ctx, rewriter, $intrinsic, operands);
+                rewriter.erase_operation(ctx, self.get_operation());
+                Ok(())
+            }
+        }
+
+        $(#[$doc])*
+        #[cube]
+        pub(crate) fn $function() {
+            intrinsic!(|scope| {
+                let op = $op::new(scope.ctx_mut());
+                scope.register(&op);
+            })
+        }
+    };
+}
+
+of_groups!(
+    /// Ends this thread's group of moves.
+    commit,
+    CommitBulkOp,
+    "kiln.commit_bulk",
+    "llvm.nvvm.cp.async.bulk.commit.group",
+    false
+);
+of_groups!(
+    /// Waits until all moves of this thread's groups have read shared memory.
+    settle_reads,
+    SettleReadsOp,
+    "kiln.settle_reads",
+    "llvm.nvvm.cp.async.bulk.wait.group.read",
+    true
+);
+of_groups!(
+    /// Waits until all moves of this thread's groups have been written.
+    settle,
+    SettleBulkOp,
+    "kiln.settle_bulk",
+    "llvm.nvvm.cp.async.bulk.wait.group",
+    true
+);
+
+/// Waits until `turn` parts have been added to the sum of `lock`, its first element, and sees what their blocks wrote.
+#[cube]
+pub(crate) fn await_turn<L: CubePrimitive>(lock: &[L], turn: u32) {
+    intrinsic!(|scope| {
+        #[expect(unsafe_code, reason = "the instruction reads the number while others change it")]
+        let lock = unsafe { *lock.__expand_as_ptr_method(scope) }.value(scope);
+        let turn = turn.read_value(scope);
+        let op = AwaitTurnOp::new(scope.ctx_mut(), lock, turn);
+        scope.register(&op);
+    })
+}
+
+/// Counts a part that has been added to the sum of `lock`, its first element.
+#[cube]
+pub(crate) fn pass_turn<L: CubePrimitive>(lock: &[L]) {
+    intrinsic!(|scope| {
+        #[expect(unsafe_code, reason = "the instruction changes the number in one piece")]
+        let lock = unsafe { *lock.__expand_as_ptr_method(scope) }.value(scope);
+        let op = PassTurnOp::new(scope.ctx_mut(), lock);
+        scope.register(&op);
+    })
+}
+
+#[cube_op(name = "kiln.sync_warpgroup")]
+#[result_ty(none)]
+#[op_traits(CanMaterialize, HasSideEffects)]
+struct SyncWarpgroupOp {
+    barrier: Value,
+}
+
+#[op_interface_impl]
+impl ToLLVMDialect for SyncWarpgroupOp {
+    fn rewrite(
+        &self,
+        ctx: &mut Context,
+        rewriter: &mut DialectConversionRewriter,
+        _operands_info: &OperandsInfo,
+    ) -> Result<()> {
+        let barrier = self.barrier(ctx);
+        let units = i32_const_op(ctx, 128);
+        rewriter.insert_op(ctx, &units);
+        let units = units.get_result(ctx);
+        call_void(ctx, rewriter, "llvm.nvvm.barrier.cta.sync.aligned.count", vec![barrier, units]);
+        rewriter.erase_operation(ctx, self.get_operation());
+        Ok(())
+    }
+}
+
+/// Synchronizes the 128 threads that call it with the same `barrier`, from 1 to 15, in the way of `sync_cube`.
+#[cube]
+pub(crate) fn sync_warpgroup(barrier: u32) {
+    intrinsic!(|scope| {
+        let barrier = barrier.read_value(scope);
+        let op = SyncWarpgroupOp::new(scope.ctx_mut(), barrier);
+        scope.register(&op);
+    })
+}
