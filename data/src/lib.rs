@@ -59,8 +59,8 @@ mod tokenizer;
 
 pub use batch::{Buckets, Collator, EpochPlan};
 pub use cache::{
-    CachedRow, Lengths, Prepared, Shards, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record,
-    verify_record_of, verify_shard_index,
+    CachedRow, Lengths, Prepared, Shards, SharedRows, TokenCache, prepare_chat, prepare_pairs, prepare_text,
+    verify_file_record, verify_record_of, verify_shard_index,
 };
 pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, DroppedRows, Example,
