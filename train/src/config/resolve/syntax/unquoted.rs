@@ -8,7 +8,7 @@ const SWITCHES: [(&str, &str); 6] =
 
 /// Says how a line is written whose value is a text without quotes, a list of such texts, or a switch of another language.
 pub(super) fn hint(line: &str) -> Option<String> {
-    let (key, value) = line.split_once('=')?;
+    let Some((key, value)) = line.split_once('=') else { return item(line) };
     let (key, value) = (key.trim(), value.split(" #").next().unwrap_or_default().trim());
     if !super::is_key(key) || value.contains(['"', '\'', '=', '{']) {
         return None;
@@ -27,13 +27,25 @@ pub(super) fn hint(line: &str) -> Option<String> {
     Some(format!("a text stands in quotes: {key} = {quoted}"))
 }
 
+/// Says how a line of a longer list is written.
+fn item(line: &str) -> Option<String> {
+    let text = line.split(" #").next().unwrap_or_default().trim().trim_end_matches(',');
+    let is_one = !text.contains(char::is_whitespace) && !text.contains([':', '"', '\'', '{']);
+    let quoted = quoted(text).filter(|_| is_one && is_path(text))?;
+    Some(format!("a text stands in quotes: {quoted}"))
+}
+
+/// Whether a text has the form of a path or of a file's name.
+fn is_path(text: &str) -> bool {
+    let ending = Path::new(text).extension().map_or(String::new(), |ending| ending.to_string_lossy().into_owned());
+    text.contains('/') || (ending.len() > 1 && ending.chars().all(char::is_alphabetic))
+}
+
 /// Returns a text in quotes; `None` if it may be a number, a date or a broken list.
 fn quoted(text: &str) -> Option<String> {
-    let ending = Path::new(text).extension().map_or(String::new(), |ending| ending.to_string_lossy().into_owned());
-    let is_path = text.contains('/') || (ending.len() > 1 && ending.chars().all(char::is_alphabetic));
     let is_word =
         text.starts_with(|c: char| c.is_alphabetic() || "./~_".contains(c)) && text.contains(char::is_alphabetic);
-    let is_text = (is_path || is_word) && !text.contains([',', '[', ']']);
+    let is_text = (is_path(text) || is_word) && !text.contains([',', '[', ']']);
     // A backslash begins an escape within double quotes.
     let quote = if text.contains('\\') { '\'' } else { '"' };
     is_text.then(|| format!("{quote}{text}{quote}"))
@@ -55,6 +67,7 @@ mod tests {
         ] {
             assert_eq!(hint(line), Some(format!("a text stands in quotes: {wanted}")), "{line}");
         }
+        assert_eq!(hint("  texts/b.tsv, # more").as_deref(), Some("a text stands in quotes: \"texts/b.tsv\""));
         assert_eq!(hint("use_ema = True").as_deref(), Some("a switch is true or false: use_ema = true"));
         for line in
             ["steps = 1,000", "lr = 1e-3 warmup = 5", "train = [\"a.tsv\"", "train = [a.tsv", "steps: 5", "lr = 1.5.2"]
