@@ -23,8 +23,8 @@ pub(super) fn columns_of_texts(rows: &[Vec<String>], n_columns: usize) -> Vec<us
 /// Whether a cell is more than a number, a date or an address.
 fn is_text(cell: &str) -> bool {
     let has_letter = cell.contains(char::is_alphabetic);
-    let is_address = ["http://", "https://", "www."].iter().any(|start| cell.starts_with(start));
-    has_letter && cell.parse::<f64>().is_err() && !(is_address && !cell.contains(' '))
+    let begins_address = ["http://", "https://", "www."].iter().any(|start| cell.starts_with(start));
+    has_letter && cell.parse::<f64>().is_err() && (!begins_address || cell.contains(' '))
 }
 
 /// Returns the first two columns with texts if `columns` are the usual ones and one of them has none.
