@@ -12,7 +12,9 @@ use crate::config::Config;
 use crate::config::task::traits_of;
 
 /// Shared rows that are worth a warning, as a fraction of the validation rows. Held-out text shares some short rows by chance.
-const MANY: f64 = 0.05;
+const MANY_ROWS: f64 = 0.02;
+/// The same for plain text, which shares licences and the like.
+const MUCH_TEXT: f64 = 0.05;
 /// Tokens of a training text that is compared in a second or two. A larger one is not.
 const MOST_TOKENS: u64 = 1 << 30;
 /// What to do about validation rows that the model learns.
@@ -37,11 +39,13 @@ pub(super) fn trained_on_too(config: &Config, cache_dir: &Path, is_split: bool) 
 
     let found = SharedRows::of(&valid, &train);
     let is_plain = valid.iter().any(TokenCache::is_text) && !config.data.text.is_chat();
-    let what = match is_plain {
-        true => format!("{:.1} % of the validation text also stands", 100.0 * found.share()),
-        false => rows(found),
-    };
-    Ok(warning(found, &what, is_split))
+    Ok(match is_plain {
+        true => {
+            let what = format!("{:.1} % of the validation text also stands", 100.0 * found.share());
+            (found.share() >= MUCH_TEXT).then(|| warning(&what, is_split))
+        }
+        false => of_rows(found, is_split),
+    })
 }
 
 /// Says if many validation texts are training texts, too, whatever their labels.
@@ -55,17 +59,18 @@ pub(super) fn labelled_too(
         return None;
     }
     let found = SharedRows { shared: valid.n_shared_with(train), of: valid.rows().len() as u64 };
-    warning(found, &rows(found), is_split)
+    of_rows(found, is_split)
 }
 
-fn rows(found: SharedRows) -> String {
-    format!("{} of {} validation rows also stand", found.shared, found.of)
+fn of_rows(found: SharedRows, is_split: bool) -> Option<String> {
+    let what = format!("{} of {} validation rows also stand", found.shared, found.of);
+    (found.shared > 0 && found.share() >= MANY_ROWS).then(|| warning(&what, is_split))
 }
 
-fn warning(found: SharedRows, what: &str, is_split: bool) -> Option<String> {
+fn warning(what: &str, is_split: bool) -> String {
     // Copies of a row are on one side of a split, so these differ in something that the model does not read.
     let remedy = if is_split { "remove the repeated ones from data.train" } else { REMEDY };
-    (found.shared > 0 && found.share() >= MANY).then(|| format!("warning: {what} in the training text: {remedy}"))
+    format!("warning: {what} in the training text: {remedy}")
 }
 
 /// Opens the token caches of a part of the data, `train` or `valid`. None of them is there if shards are read in their place.
