@@ -59,14 +59,14 @@ mod tokenizer;
 
 pub use batch::{Buckets, Collator, EpochPlan};
 pub use cache::{
-    CachedRow, Lengths, Prepared, Shards, TokenCache, prepare_chat, prepare_pairs, prepare_text, verify_file_record,
-    verify_record_of, verify_shard_index,
+    CachedRow, Lengths, Prepared, Shards, SharedRows, TokenCache, prepare_chat, prepare_pairs, prepare_text,
+    verify_file_record, verify_record_of, verify_shard_index,
 };
 pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, DroppedRows, Example,
     FilterConfig, FilteredRows, Header, LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, LengthUnit,
     Origins, Packing, PairCorpus, Role, RowFilter, RowReader, RowReport, Table, Task, TextConfig, TextCorpus,
-    TextFormat, Unknown, check_layout, count_pairs, count_words, files_in, spelled_tokens,
+    TextFormat, Unknown, check_layout, count_pairs, count_words, count_words_in, files_in, spelled_tokens,
 };
 pub use error::{Error, Result, panic_text};
 pub use formats::{FileFormat, Split, WordColumns, delimiter_of, find_files, is_conll, records_of, way_to_utf8};

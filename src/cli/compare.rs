@@ -18,7 +18,7 @@ use super::lines::shell_path;
 ///
 /// Prints what differs in the configurations, the speed of each run, the last and the best value of each validation
 /// measure with its step, and the mean training loss of each run in ten windows over the steps that all runs took.
-/// Refuses runs of different tasks.
+/// Refuses runs of different tasks, and runs of preferences next to other ones.
 ///
 /// The distance from the first run tells whether other operators, another device or another precision change what a model
 /// learns: compare it with the distance of a run with another seed.
@@ -72,8 +72,17 @@ pub(super) fn run(args: Args) -> Result<()> {
 fn refuse_other_tasks(runs: &[RunRecord]) -> Result<(), Usage> {
     let name = |run: &RunRecord| traits_of(run.config.task).name;
     let (first, others) = runs.split_first().expect("two or more");
+    let compares = |run: &RunRecord| run.config.data.text.is_preferences();
+    let with_other_objective = others.iter().find(|other| compares(other) != compares(first));
     match others.iter().find(|run| run.config.task != first.config.task) {
-        None => Ok(()),
+        None => with_other_objective.map_or(Ok(()), |other| {
+            let (pairs, texts) = if compares(first) { (first, other) } else { (other, first) };
+            Err(Usage(format!(
+                "{} learns preferences and {} does not: their losses measure different things; compare runs of one data.text.format",
+                pairs.dir.display(),
+                texts.dir.display()
+            )))
+        }),
         Some(other) => Err(Usage(format!(
             "{} has task = \"{}\" and {} has task = \"{}\": their losses measure different things; compare runs of one task",
             first.dir.display(),

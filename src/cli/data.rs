@@ -72,6 +72,7 @@ pub(super) fn run(Args { what: What::Stats(args) }: Args) -> Result<()> {
         return draw(args.svg.as_deref(), &lengths);
     }
 
+    let warnings = || survey.data.notes.iter().filter(|note| note.starts_with("warning: "));
     if config.data.text.is_preferences() {
         let cache = TokenCache::open(&survey.cache_dir.join("train.tokens"))?;
         print_rows(cache.report(), cache.n_duplicates());
@@ -79,10 +80,12 @@ pub(super) fn run(Args { what: What::Stats(args) }: Args) -> Result<()> {
         lengths.iter().for_each(print_lengths);
         // A pair has two rows of a batch, and both are counted in its length.
         print_shapes(&survey.data.train.shapes().unwrap_or_default(), &lengths, 2);
+        warnings().for_each(|note| stdout_line!("{note}"));
         return draw(args.svg.as_deref(), &lengths);
     }
     let stats = DataStats::of(config, vocabulary, &survey.cache_dir)?;
     print(&stats);
+    warnings().for_each(|note| stdout_line!("{note}"));
     draw(args.svg.as_deref(), &stats.lengths)
 }
 
@@ -116,7 +119,8 @@ fn print_sources(notes: &[String], sources: Vec<(String, DataStats)>, args: &Sta
             "--svg draws the lengths of one text, and data.mix has several: name one with --set data.train=FILE".into()
         )
     );
-    notes.iter().filter(|note| note.starts_with("mixture: ")).for_each(|note| stdout_line!("{note}"));
+    let is_shown = |note: &&String| ["mixture: ", "warning: "].iter().any(|start| note.starts_with(start));
+    notes.iter().filter(is_shown).for_each(|note| stdout_line!("{note}"));
     for (name, stats) in sources {
         stdout_line!("\nsource {name}");
         print(&stats);

@@ -191,8 +191,8 @@ fn as_sentences(run: &str, file: Option<&str>, lines: &[String]) -> String {
     };
     let (column, from) = (word + 1, file.map_or(String::new(), |file| format!(" {file}")));
     format!(
-        "its sentences are read from lines: awk -F '{delimiter}' '{{ sub(/\\r$/, \"\") }} {wanted} {{ printf \"%s \", ${column} }} !NF {{ print \"\" \
-         }}'{from} | kiln classify {run}"
+        "its sentences are read from lines: awk -F '{delimiter}' '{{ sub(/\\r$/, \"\") }} {wanted} {{ printf \"%s \", ${column}; n = 1 }} \
+         !NF && n {{ print \"\"; n = 0 }}'{from} | kiln classify {run}"
     )
 }
 
@@ -235,24 +235,52 @@ fn cells(line: &str, delimiter: char) -> Vec<&str> {
     line.trim_start_matches('\u{feff}').split(delimiter).map(|cell| cell.trim().trim_matches('"')).collect()
 }
 
-/// Whether lines have a row of names on top, and as many delimiters below it.
+/// Whether lines have a row of names on top, and as many cells in the rows below it. The first name may be blank, above row numbers.
 fn is_table(lines: &[String], delimiter: char) -> bool {
-    let mut filled = lines.iter().filter(|line| !line.trim().is_empty());
-    let Some(first) = filled.next() else { return false };
-    let is_name = |name: &&str| {
-        !name.is_empty() && name.len() <= 30 && name.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c))
+    let filled = || lines.iter().filter(|line| !line.trim().is_empty());
+    let Some(first) = filled().next() else { return false };
+    let is_name = |name: &str| {
+        name.len() <= 30
+            && name
+                .split(' ')
+                .all(|word| !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c)))
     };
-    let names = cells(first, delimiter);
+    let names: Vec<&str> =
+        first.trim_start_matches('\u{feff}').split(delimiter).map(|name| name.trim_matches('"')).collect();
     let n = names.len() - 1;
-    n > 0
-        && lines.len() >= FEWEST_LINES
-        && !first.trim().contains(' ')
-        && names.iter().all(is_name)
-        && filled.all(|line| line.matches(delimiter).count() >= n)
+    let are_names = names.iter().enumerate().all(|(at, name)| is_name(name) || (at == 0 && n > 1 && name.is_empty()));
+    if n == 0 || !are_names || lines.len() < FEWEST_LINES {
+        return false;
+    }
+
+    let has_spaces = first.contains(' ');
+    let is_even = || counts(filled().map(String::as_str), delimiter).iter().all(|count| *count == n);
+    // Lists of words in texts have spaces, too.
+    let is_surely_even = || (n > 1 || filled().any(|line| line.contains('"'))) && is_even();
+    let are_enough = || filled().all(|line| line.matches(delimiter).count() >= n);
+    if has_spaces { is_surely_even() } else { are_enough() || is_even() }
+}
+
+/// Counts the delimiters of each row outside of quotes. A row ends where its quotes are closed.
+fn counts<'a>(lines: impl Iterator<Item = &'a str>, delimiter: char) -> Vec<usize> {
+    let (mut counts, mut count, mut is_open) = (Vec::new(), 0, false);
+    for line in lines {
+        for c in line.chars() {
+            is_open ^= c == '"' && delimiter != '\t';
+            count += usize::from(c == delimiter && !is_open);
+        }
+        if !is_open {
+            counts.push(std::mem::take(&mut count));
+        }
+    }
+    counts
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     fn found(text: &str, labels: &LabelConfig) -> Result<(), String> {
@@ -278,10 +306,40 @@ mod tests {
     }
 
     #[test]
+    fn the_command_for_words_in_columns_makes_no_blank_lines() {
+        let text = "-DOCSTART- O\n\n\nAda B\nran O\n\n\nIt O\n\n";
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let command = as_sentences("runs/a", None, &lines);
+        let (_, script) = command.split_once("awk -F ' +' '").expect("a script");
+        let script = script.split_once("' |").expect("its end").0;
+
+        let piped = || Stdio::piped();
+        let Ok(mut awk) = Command::new("awk").args(["-F", " +", script]).stdin(piped()).stdout(piped()).spawn() else {
+            return;
+        };
+        awk.stdin.take().expect("piped").write_all(text.as_bytes()).expect("writable");
+        let output = awk.wait_with_output().expect("it ends");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "Ada ran \nIt \n", "{script}");
+    }
+
+    #[test]
     fn a_table_has_names_on_top() {
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
         assert!(is_table(&lines("id,body\n1,a\n2,\"b, c\"\n"), ','));
-        assert!(!is_table(&lines("Well, yes\nNo, never, not\nNo, no\n"), ','), "sentences have spaces");
+        for (text, what) in [
+            (",Category,Message\n0,spam,\"a, b\"\n1,ham,c\n", "numbers of rows, as pandas writes them"),
+            ("Review Text,Label\n\"a, b\",good\nc,bad\n", "names of two words"),
+            ("id,body\n1,\"two\nlines, or more\"\n2,b\n", "a cell of two lines"),
+        ] {
+            assert!(is_table(&lines(text), ','), "{what}");
+        }
+        for text in [
+            "Well, yes\nNo, never, not\nNo, no\n",
+            "red, green, blue\none, two, three\na, b, c\n",
+            "So it is,Fred\nNo,Anne\nYes,Jo\n",
+        ] {
+            assert!(!is_table(&lines(text), ','), "sentences have spaces: {text}");
+        }
         assert!(!is_table(&lines("yes,no\nno\nperhaps\n"), ','));
     }
 }

@@ -30,6 +30,7 @@ mod measuring;
 mod minilm;
 mod mixtures;
 mod new_vocabulary;
+mod newcomers;
 mod nllb;
 mod opus_mt;
 mod other_devices;

@@ -134,6 +134,21 @@ fn all_weights_are_trained_and_compared_with_the_model_that_the_run_began_with()
 }
 
 #[test]
+fn a_run_of_preferences_is_not_compared_with_one_of_conversations() {
+    let place = place();
+    let two = ["--set", "train.steps=2"];
+    prefer(&place, "runs/new", "runs/pairs", &two).ok();
+    place.write("rows.jsonl", "{\"prompt\": \"1 is\", \"completion\": \"one\"}\n".repeat(20));
+    let rows = ["--set", "data.text.format=chat", "--set", "data.train=rows.jsonl", "--set", "optim.warmup_steps=0"];
+    let tune = ["train", "--device", "cpu", "--from", "runs/base", "--run", "runs/rows"];
+    place.run(&[&tune[..], &two, &rows].concat()).ok();
+    let wanted = ["runs/pairs learns preferences and runs/rows does not", "compare runs of one data.text.format"];
+    place.run(&["compare", "runs/rows", "runs/pairs"]).refused(2, &wanted);
+    prefer(&place, "runs/new", "runs/again", &two).ok();
+    place.run(&["compare", "runs/pairs", "runs/again"]).ok();
+}
+
+#[test]
 fn a_resumed_run_and_two_processes_go_the_same_way() {
     let place = place();
     prefer(&place, "runs/new", "runs/whole", &[]).ok();

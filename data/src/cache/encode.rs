@@ -231,6 +231,9 @@ impl<'a> ChatBlockEncoder<'a> {
                     encoded.report.add_special(special, self.corpus.config().split_special_tokens, "data.text");
                     encoded.report.add_kept(1);
                     row.iter().for_each(|row| encoded.report.add_left_out(row.left_out()));
+                    let unread = self.encoder.unread(row.iter().flat_map(T::messages).flatten());
+                    let unread: Vec<String> = unread.into_iter().map(|name| format!("{name} of messages")).collect();
+                    encoded.report.add_left_out(&unread);
                     encoded.rows.push((0, row_ids.len() as u32));
                     encoded.add_origin(*line, || Some(hash_of(row.iter().flat_map(T::messages))));
                     encoded.extend(&row_ids, false);

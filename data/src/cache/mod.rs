@@ -11,6 +11,7 @@ mod lengths;
 mod mmap;
 mod seen;
 mod shards;
+mod shared;
 mod stats;
 mod write;
 
@@ -22,6 +23,7 @@ pub(crate) use format::CacheKind;
 pub use lengths::Lengths;
 pub(crate) use shards::WINDOW_SHARDS;
 pub use shards::{Shards, verify_shard_index};
+pub use shared::SharedRows;
 
 use self::format::{Header, Sections};
 use self::mmap::MappedFile;

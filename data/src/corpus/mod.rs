@@ -37,7 +37,7 @@ pub use origins::Origins;
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};
 pub(crate) use pairs::{Pair, PairBlock, RowParser, length_problem};
 pub use report::{BadRow, BadRowKind, DroppedRows, RowReport, spelled_tokens};
-pub use size::{count_pairs, count_words};
+pub use size::{count_pairs, count_words, count_words_in};
 pub use text::{ChatMessage, Learn, Role};
 pub(crate) use text::{Conversation, DocumentPart, Preference, TextBlock, TextFile};
 pub use text::{Packing, Task, TextConfig, TextCorpus, TextFormat, files_in};

@@ -125,6 +125,11 @@ fn resume_of(text: &str) -> Result<Resume, String> {
         "auto" => Ok(Resume::Auto),
         other => {
             let path = Path::new(other);
+            let of_config = path.parent().filter(|run| path.ends_with(RUN_CONFIG_FILE) && run.is_dir());
+            let path = of_config.unwrap_or(path);
+            if let Some(way) = way_of_no_run(path) {
+                return Err(format!("--resume takes auto or nothing, and {other} is not a run: {way}"));
+            }
             let of_checkpoint = folder::run_of_checkpoint(path);
             let run = shell_path(of_checkpoint.unwrap_or(path));
             let apart = format!("--resume takes auto or nothing, and the run is named apart: --run {run} --resume");
@@ -136,6 +141,23 @@ fn resume_of(text: &str) -> Result<Resume, String> {
                 None => apart,
             })
         }
+    }
+}
+
+/// Says what to do with a path that is there and not a run. A checkpoint belongs to one.
+fn way_of_no_run(path: &Path) -> Option<String> {
+    let word = shell_path(path);
+    let ending = path.extension().unwrap_or_default().to_string_lossy();
+    match path.is_file() {
+        true if ending == "toml" => Some(format!("--config {word} begins a run with these keys")),
+        true => Some(format!("kiln train {word} learns a text; --run RUN --resume continues a run")),
+        false
+            if !path.is_dir() || path.join(RUN_CONFIG_FILE).is_file() || folder::run_of_checkpoint(path).is_some() =>
+        {
+            None
+        }
+        false if is_model_folder(path) => Some(format!("--from {word} starts from its model")),
+        false => Some("--run RUN --resume continues a run".into()),
     }
 }
 

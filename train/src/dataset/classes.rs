@@ -38,10 +38,18 @@ pub(super) fn notes(corpus: &LabelledCorpus, task: Task) -> Vec<String> {
 
     let first = format!("{} classes: {}{rest}", counts.len(), listed(first));
     let n_rows = corpus.rows().len();
-    [Some(first), alike(&counts), alone(&counts, n_rows), swapped(corpus, counts.len(), task)]
-        .into_iter()
-        .flatten()
-        .collect()
+    let of_task = numbered(corpus.names(), task).or_else(|| swapped(corpus, counts.len(), task));
+    [Some(first), alike(&counts), alone(&counts, n_rows), of_task].into_iter().flatten().collect()
+}
+
+/// Says of tags that are numbers how entities are scored.
+fn numbered(names: &[String], task: Task) -> Option<String> {
+    let are_numbers = names.iter().all(|name| name.parse::<u32>().is_ok());
+    (task == Task::Tagging && are_numbers).then(|| {
+        "the tags are numbers, so entities are not scored: name the tag of each number, from 0 on, with --set \
+         'data.labels.names=[\"O\", \"B-...\", \"I-...\"]'"
+            .to_owned()
+    })
 }
 
 /// Names groups of classes that are probably one.
@@ -134,6 +142,16 @@ mod tests {
         assert!(notes[1].contains("\"Tag 1\" and \"tag 1\"; \"tag 3\" and \"Tag 3\": if they are one"), "{notes:?}");
         assert!(notes[0].starts_with("13 classes: ") && notes[0].contains(", 2 more, "), "{notes:?}");
         assert!(notes[0].ends_with("Tag 3 2.0%, tag 1 0.1%, B-NUN (1)"), "{notes:?}");
+    }
+
+    #[test]
+    fn tags_that_are_numbers_are_to_be_named() {
+        let note =
+            |names: &[&str], task| numbered(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>(), task);
+        let found = note(&["0", "1", "12"], Task::Tagging).expect("numbers");
+        assert!(found.contains("entities are not scored") && found.contains("'data.labels.names=[\"O\","), "{found}");
+        assert_eq!(note(&["O", "B-place"], Task::Tagging), None);
+        assert_eq!(note(&["0", "1"], Task::Classification), None);
     }
 
     #[test]

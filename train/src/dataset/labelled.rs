@@ -11,13 +11,14 @@ use kiln_metrics::units::{counted, thousands};
 use kiln_model::TransformerConfig;
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
-use super::{Files, RunData, Vocabulary, classes, find_files, folding_note, n_threads, prompt, text};
+use super::{Files, RunData, Vocabulary, classes, find_files, folding_note, n_threads, prompt, shared, text};
 use crate::config::Config;
 
 pub(super) fn open(
     config: &Config,
     cache_dir: &Path,
     vocabulary: Option<Vocabulary>,
+    is_split: bool,
     note: &mut dyn FnMut(&str),
 ) -> Result<RunData> {
     let Files { train, valid } = text::files(config, cache_dir)?;
@@ -40,11 +41,12 @@ pub(super) fn open(
 
     if !valid.is_empty() {
         let config = with_names(config, &data.labels);
-        let corpus = LabelledCorpus::read(&valid, config.task, &config.data.labels).context("data.valid")?;
-        let (source, notes) = source(&config, &corpus, &tokenizer).context("data.valid")?;
+        let valid = LabelledCorpus::read(&valid, config.task, &config.data.labels).context("data.valid")?;
+        let (source, notes) = source(&config, &valid, &tokenizer).context("data.valid")?;
         data.valid = Some(source);
         data.notes.extend(notes.into_iter().map(|note| format!("validation rows: {note}")));
-        data.prompt = prompt::to_continue(&corpus.texts());
+        data.notes.extend(shared::labelled_too(&config, &valid, &corpus, is_split));
+        data.prompt = prompt::to_continue(&valid.texts());
     }
     Ok(data)
 }

@@ -32,6 +32,9 @@ pub(super) fn open_pairs(
     let filtered = CorpusConfig { filter: config.train_filter()?, ..corpus_config.clone() };
     let all = PairCorpus::open(&files, &filtered).context("data.mix")?;
     let mut notes = all.notes();
+    let copies =
+        |(entry, corpus): &(&MixEntry, PairCorpus)| Some(format!("{}: {}", of_source(entry), corpus.note_on_copies()?));
+    notes.extend(train.iter().filter_map(copies));
 
     let watched = Watched::of(all.inputs().iter().flat_map(|input| input.files()));
     let tokenizers = match vocabulary.as_ref().and_then(Vocabulary::pairs) {

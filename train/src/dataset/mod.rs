@@ -17,13 +17,13 @@ pub mod labelled;
 pub mod mix;
 pub mod pairs;
 mod prompt;
+mod shared;
 mod split;
 pub(crate) mod streamed;
 pub mod text;
 mod trained_tokenizer;
 mod vocabulary;
 
-use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,6 +103,7 @@ impl RunData {
             )
         })?;
         let divided = split::split(config, &cache_dir, note)?;
+        let is_split = divided.is_some();
         let config = divided.as_ref().unwrap_or(config);
 
         let row = traits_of(config.task);
@@ -110,10 +111,10 @@ impl RunData {
             Reads::Pairs if config.data.is_mixed() => mix::open_pairs(config, &cache_dir, vocabulary, note),
             Reads::Text if config.data.is_mixed() => mix::open_text(config, &cache_dir, vocabulary, note),
             Reads::Pairs => pairs::open(config, &cache_dir, vocabulary, note),
-            Reads::Text if row.classes.is_some() => labelled::open(config, &cache_dir, vocabulary, note),
+            Reads::Text if row.classes.is_some() => labelled::open(config, &cache_dir, vocabulary, is_split, note),
             Reads::Text => text::open(config, &cache_dir, vocabulary, note),
         }?;
-        data.notes.extend(trained_on_too(config));
+        data.notes.extend(shared::trained_on_too(config, &cache_dir, is_split)?);
         Ok(data)
     }
 }
@@ -139,45 +140,6 @@ pub fn check_rows(config: &Config, files: &[PathBuf], other_tasks: &[Task]) -> k
 fn is_run(folder: &Path) -> bool {
     let has = |name: &str| folder.join(name).exists();
     has("config.toml") && ["checkpoints", "manifest.json", METRICS_FILE].into_iter().any(has)
-}
-
-/// Says if a validation file is a training file, too, by its name or in a folder.
-fn trained_on_too(config: &Config) -> Option<String> {
-    let Files { train, valid } = Files::of(config).ok()?;
-    let trained = |files: &[PathBuf]| files.iter().map(|file| place_of(file)).collect::<HashSet<PathBuf>>();
-    let named = trained(&train);
-    let shared = |files: &[PathBuf], trained: &HashSet<PathBuf>| -> Vec<PathBuf> {
-        files.iter().filter(|file| trained.contains(&place_of(file))).cloned().collect()
-    };
-    // An entry that both have keeps its name. Else a folder of one side may have the file of the other.
-    let mut found = shared(&valid, &named);
-    if found.is_empty() {
-        let below = |entries: &[PathBuf]| kiln_data::files_in(entries).unwrap_or_default();
-        found = shared(&below(&valid), &trained(&below(&train)));
-    }
-    let (first, others) = found.split_first()?;
-    let are = match others.len() {
-        0 => " is".to_owned(),
-        1 => " and another file are".to_owned(),
-        n => format!(" and {n} other files are"),
-    };
-    Some(format!(
-        "warning: {}{are} in data.train and in data.valid: the validation measures how well the model knows it by heart; name \
-         other text for data.valid, or let data.split take some",
-        first.display()
-    ))
-}
-
-/// Returns where the file is, whatever the spelling of its path; of parallel files (`news.en,news.it`) each.
-fn place_of(entry: &Path) -> PathBuf {
-    let place = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    match entry.to_string_lossy().split_once(',') {
-        Some((source, target)) if !entry.exists() => {
-            let [source, target] = [source, target].map(|file| place(Path::new(file.trim())));
-            PathBuf::from(format!("{},{}", source.display(), target.display()))
-        }
-        _ => place(entry),
-    }
 }
 
 /// Rows that repeat earlier ones and are worth a warning, as a fraction.

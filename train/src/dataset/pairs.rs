@@ -37,6 +37,7 @@ pub(super) fn open(
         files_valid => Some(PairCorpus::open(files_valid, &corpus_config).context("data.valid")?),
     };
     let mut notes = train_corpus.notes();
+    notes.extend(train_corpus.note_on_copies());
     let new = |note: &String| !notes.contains(note);
     let of_valid: Vec<_> = valid_corpus.iter().flat_map(PairCorpus::notes).filter(new).collect();
     notes.extend(of_valid);
@@ -105,7 +106,36 @@ pub(super) fn examples_of(
         let lacking = lacking_note(&tokenizers.lacking_in_pairs(&examples)?, true);
         notes.extend(lacking.map(|note| format!("validation pairs: {note}")));
     }
+    notes.extend(without_spaces(&examples));
     Ok((examples, notes))
+}
+
+/// The share of the letters, from which on a text is one without spaces between words.
+const MOST_LETTERS: f64 = 0.3;
+
+/// Says how to read BLEU where the targets are in a script without spaces between words.
+pub(crate) fn without_spaces(examples: &[Example]) -> Option<String> {
+    let letters = || examples.iter().flat_map(|example| example.target.chars()).filter(|c| c.is_alphabetic());
+    let n = letters().filter(|c| has_no_spaces(*c)).count();
+    (n as f64 > MOST_LETTERS * letters().count() as f64).then(|| {
+        "BLEU takes the text between two spaces for a word, and these targets have few spaces: read chrF2 (train.best_metric = \"chrf\")"
+            .to_owned()
+    })
+}
+
+/// Whether a letter is Chinese, Japanese, Thai, Lao, Tibetan, Burmese or Khmer.
+fn has_no_spaces(c: char) -> bool {
+    let scripts = [
+        '\u{0e00}'..='\u{0eff}',
+        '\u{0f00}'..='\u{0fff}',
+        '\u{1000}'..='\u{109f}',
+        '\u{1780}'..='\u{17ff}',
+        '\u{3040}'..='\u{30ff}',
+        '\u{3400}'..='\u{9fff}',
+        '\u{f900}'..='\u{faff}',
+        '\u{20000}'..='\u{3ffff}',
+    ];
+    scripts.iter().any(|script| script.contains(&c))
 }
 
 /// Leaves out pairs whose source has more than `limit` tokens, the end token included: the model cannot read them. Returns the others,
@@ -174,4 +204,22 @@ pub fn load_or_train(
         ));
     }
     Ok(tokenizers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_in_a_script_without_spaces_come_with_a_note() {
+        let note = |target: &str| without_spaces(&[Example { source: "a".into(), target: target.into() }]).is_some();
+        for target in ["他喜欢猫。", "猫が好きです", "แมวนอนหลับ", "ငါ", "合并 git 分支 (branch)"]
+        {
+            assert!(note(target), "{target}");
+        }
+        for target in ["The cat sleeps.", "Кот спит", "고양이가 잔다", "बिल्ली", "see 图 in the text", "123", ""]
+        {
+            assert!(!note(target), "{target}");
+        }
+    }
 }

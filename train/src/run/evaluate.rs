@@ -20,7 +20,7 @@ use super::trained_model::TrainedModel;
 use crate::config::GenerateConfig;
 use crate::config::task::{Reads, traits_of};
 use crate::dataset::labelled::valid_rows;
-use crate::dataset::pairs::{open_cache, translatable};
+use crate::dataset::pairs::{open_cache, translatable, without_spaces};
 use crate::dataset::text::{Division, OpenedText, valid_text};
 use crate::dataset::{built_in, check_rows, find_files, mix};
 use crate::eval::{
@@ -90,7 +90,7 @@ impl Scoring<'_> {
         let n_rows = examples.len() + n_bad;
         let (model, tokenizers) = run.translation(run.dtype_on(device)?, device)?;
         let (examples, left_out) = translatable(examples, &tokenizers, model.config().max_positions)?;
-        left_out.iter().for_each(|line| note(line));
+        left_out.iter().chain(&without_spaces(&examples)).for_each(|line| note(line));
         if examples.len() < n_rows {
             let n = examples.len();
             note(&format!(

@@ -1,12 +1,16 @@
 //! What a trainer does before its first step and after its last one.
 
+use std::any::TypeId;
+
 use anyhow::Result;
 use kiln_data::Position;
 use kiln_metrics::logging::Activity;
 use kiln_metrics::units::thousands;
+use kiln_model::Transformer;
 use kiln_ranks::Link;
 
 use super::best::new_best;
+use super::course;
 use super::due::Validated;
 use super::lines::Reporting;
 use super::trainer::Trainer;
@@ -30,22 +34,31 @@ impl<M: Model> Trainer<M> {
     }
 
     /// Says of a run from trained weights that no validation was better than the one before its first step.
-    fn warn_if_training_worsened(&mut self) -> Result<()> {
-        let (Some(best), Some(last)) = (&self.state.best, &self.outcome.validation) else { return Ok(()) };
-        if best.step > 0 || last.step == 0 {
-            return Ok(());
-        }
-        let note = format!(
+    fn worsened(&self) -> Option<String> {
+        let (best, last) = self.state.best.as_ref().zip(self.outcome.validation.as_ref())?;
+        let is_worse = best.step == 0 && last.step > 0;
+        is_worse.then(|| format!(
             "warning: training made the model worse: validation loss {:.4} before the first step, {:.4} now; `best` is the model that the \
              run began with, and a lower optim.lr (now {}) changes it less",
             best.loss, last.loss, self.config.optim.lr
-        );
-        self.reporting.logging.note(&note)
+        ))
+    }
+
+    /// Says that the loss ended above a guess, or above its first value.
+    fn went_wrong(&self) -> Option<String> {
+        let Self { state, config, outcome, reporting, .. } = self;
+        // The loss of another model may be of any kind.
+        let is_transformer = TypeId::of::<M>() == TypeId::of::<Transformer>();
+        let guess = is_transformer.then(|| course::guess(config, &config.model));
+        let valid = outcome.validation.as_ref().filter(|valid| valid.step == state.step);
+        reporting.course.warning(valid, guess, config.optim.lr)
     }
 
     /// Notes at the end of a run what its validations, its replicas and its sources have come to.
     pub(super) fn note_end(&mut self) -> Result<()> {
-        self.warn_if_training_worsened()?;
+        if let Some(warning) = self.worsened().or_else(|| self.went_wrong()) {
+            self.reporting.logging.note(&warning)?;
+        }
         self.note_unread_batches()?;
         match self.state.sources.in_words() {
             Some(sentence) => self.reporting.logging.note(&sentence),

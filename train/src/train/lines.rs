@@ -14,6 +14,7 @@ use burn::tensor::Device;
 use kiln_data::{BatchSource, Rank, Shape};
 use kiln_metrics::logging::Logging;
 
+use super::course::Course;
 use super::device_time::DeviceClock;
 use super::guard::{Watch, in_step};
 use super::measured::Measured;
@@ -49,6 +50,7 @@ pub(super) struct Reporting {
     pub(super) watch: Watch,
     pub(super) link: LinkWatch,
     pub(super) measured: Measured,
+    pub(super) course: Course,
     telemetry: Telemetry,
     pub(super) device_clock: DeviceClock,
     /// Lines that have not been read, oldest first.
@@ -84,6 +86,7 @@ impl Reporting {
             watch: Watch::new(config, run_dir, train, rank),
             link: LinkWatch::new(config.train.grad_accum_steps),
             measured: Measured::start(peak),
+            course: Course::of(config),
             telemetry: Telemetry::start(device),
             device_clock: DeviceClock::of(device),
             lines: VecDeque::new(),
@@ -146,8 +149,8 @@ impl Reporting {
 
     /// Reads and logs the oldest line. Returns the padded tokens of its steps.
     fn log<M: Model>(&mut self, state: &mut TrainState<M>, line: &Line) -> Result<u64> {
-        let Self { logging, deferred, outliers, watch, link, measured, telemetry, device_clock, busy, is_last, .. } =
-            self;
+        let Self { logging, deferred, outliers, watch, link, measured, course, .. } = self;
+        let Self { telemetry, device_clock, busy, is_last, .. } = self;
         let rate = state.optimizer.learning_rate();
         // Host sync: a few numbers per step.
         let steps = measured.clock.time(Span::Drain, || deferred.finish(|update| rate.at(update)));
@@ -170,6 +173,7 @@ impl Reporting {
 
         steps.iter().try_for_each(|step| logging.step(step))?;
         if let Some(mut window) = WindowMetrics::new(&steps, throughput, totals.data_wait_share()) {
+            course.add(&steps, &window);
             window.new_kernels = measured.new_kernels.take();
             (window.host, window.host_syncs) = measured.since_last_line(&totals);
             window.replayed_share = line.replayed_share;

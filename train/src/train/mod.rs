@@ -8,6 +8,7 @@
 mod assemble;
 mod best;
 pub mod capture;
+mod course;
 mod device_time;
 mod due;
 mod ends;

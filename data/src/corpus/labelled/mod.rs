@@ -150,6 +150,13 @@ impl LabelledCorpus {
         ))
     }
 
+    /// Counts the rows whose texts `other` has, too, whatever their labels.
+    pub fn n_shared_with(&self, other: &Self) -> u64 {
+        let hash = |row: &Labelled| row_hash(row.input.texts().iter().map(String::as_str));
+        let others: HashSet<u128> = other.rows.iter().map(hash).collect();
+        self.rows.iter().filter(|row| others.contains(&hash(row))).count() as u64
+    }
+
     /// Counts of kept and bad rows.
     pub fn report(&self) -> &RowReport {
         &self.report

@@ -13,12 +13,14 @@
 //! | labelled texts | a text next to a name that recurs | classification |
 //! | pairs | two texts | translation |
 //! | texts | one text | lm or mlm |
+//! | texts by keys in one object | `by_key.rs` | nothing: the message says how to make rows of them |
 //! | a list of rows inside of one object | `wrapped.rs` | nothing: the message says how to make rows of it |
 //! | messages in rows of their own, of parts, in a string, with other roles | `foreign.rs` | nothing: the message says how to make messages of them |
 //! | several answers | `preferred.rs` | nothing: the message says how to make preferences of them |
 //! | questions about a text | `extractive.rs` | nothing: the message says how to make prompts and completions of them |
 
 mod as_pairs;
+mod by_key;
 #[cfg(test)]
 mod class_tests;
 mod classes;
@@ -137,6 +139,11 @@ impl RowReader<'_> {
         if let Some(list) = wrapped.as_ref().filter(|list| list.is_certain) {
             return bad(list.advice(file));
         }
+        let is_read = rows.iter().any(|row| self.reads(row));
+        let by_key = by_key::texts_in(file, format, &rows).filter(|_| !is_read);
+        if let Some(advice) = by_key.and_then(|texts| texts.advice(file, self.task)) {
+            return bad(advice);
+        }
         if rows.is_empty() && has_list {
             return bad(format!(
                 "{}: its rows are lists of values without names, and objects are wanted, such as {{\"text\": \"...\"}}; pandas writes \
@@ -144,7 +151,7 @@ impl RowReader<'_> {
                 file.display()
             ));
         }
-        if rows.is_empty() || rows.iter().any(|row| self.reads(row)) {
+        if rows.is_empty() || is_read {
             return self.check_second_text((&rows, &order), files);
         }
 

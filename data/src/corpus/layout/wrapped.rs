@@ -27,6 +27,14 @@ pub(super) struct WrappedList {
 
 /// Returns the longest list of objects in a file that is one object. `rows` are the first lines that are objects.
 pub(super) fn list_in(file: &Path, format: FileFormat, rows: &[Map<String, Value>]) -> Option<WrappedList> {
+    let (text, n_lines) = one_object(file, format, rows)?;
+    let Shape { lists, .. } = serde_json::from_slice(&text).ok()?;
+    let (path, n) = lists.into_iter().filter(|(path, n)| !path.is_empty() && *n > 1).max_by_key(|(_, n)| *n)?;
+    Some(WrappedList { path, n, is_certain: n_lines > 1 })
+}
+
+/// Returns the text of a file that is probably one object, and how many lines have text.
+pub(super) fn one_object(file: &Path, format: FileFormat, rows: &[Map<String, Value>]) -> Option<(Vec<u8>, usize)> {
     if format != FileFormat::JSON || rows.len() > 1 || !is_json_lines(file).ok()? {
         return None;
     }
@@ -41,10 +49,7 @@ pub(super) fn list_in(file: &Path, format: FileFormat, rows: &[Map<String, Value
         text.push(b'\n');
         start = text.len();
     }
-
-    let Shape { lists, .. } = serde_json::from_slice(&text).ok()?;
-    let (path, n) = lists.into_iter().filter(|(path, n)| !path.is_empty() && *n > 1).max_by_key(|(_, n)| *n)?;
-    Some(WrappedList { path, n, is_certain: n_lines > 1 })
+    Some((text, n_lines))
 }
 
 /// Whether the list of the only row has most of its text: `layout` is what the row is by itself.

@@ -6,6 +6,7 @@ mod messages;
 mod role;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use std::path::Path;
 
@@ -15,6 +16,7 @@ pub(crate) use self::messages::flag;
 use self::messages::{ask, counted, if_header, lacks_a_column, numbers_decide, quoted, taken_as_header, two_choices};
 pub(super) use self::messages::{field_flags, with_other_headers};
 use self::role::Role;
+use self::texts::columns_of_texts;
 use super::{CorpusConfig, Header};
 use crate::error::Result;
 
@@ -45,29 +47,24 @@ impl Columns {
     /// has the flags to paste.
     pub(super) fn find(path: &Path, rows: &[Vec<String>], config: &CorpusConfig) -> Result<Found> {
         let numbers_are_set = numbers_are_set(config);
-        let by_number = |header| Self { source: config.source_column, target: config.target_column, header };
+        let by_number = Self { source: config.source_column, target: config.target_column, header: false };
         let (all, n_above) = (rows, rows_above(rows));
         let rows = &rows[n_above..];
         let Some((first_row, others)) = rows.split_first() else {
-            return Ok(Found { columns: by_number(false), notes: Vec::new() });
+            return Ok(Found { columns: by_number, notes: Vec::new() });
         };
 
         let names: Vec<&str> = first_row.iter().map(|name| name.trim()).collect();
         let mut notes = Vec::new();
+        let mut columns = by_number;
         if names.len() > 2 && !numbers_are_set {
-            notes.push(format!(
-                "{} has {} columns: {} is the source and {} the target, counted from 0; for the last two: --set \
-                 data.corpus.source_column={} --set data.corpus.target_column={}",
-                path.display(),
-                names.len(),
-                config.source_column,
-                config.target_column,
-                names.len() - 2,
-                names.len() - 1
-            ));
+            let texts = columns_of_texts(rows, names.len());
+            let others = texts::in_place_of(by_number, &texts).filter(|_| config.header == Header::Auto);
+            columns = others.unwrap_or(by_number);
+            notes.push(texts::note(path, names.len(), columns, by_number, &texts));
         }
         if config.header == Header::No {
-            return Ok(Found { columns: by_number(false), notes });
+            return Ok(Found { columns, notes });
         }
 
         let wanted = [&config.source_field, &config.target_field];
@@ -93,7 +90,7 @@ impl Columns {
                 if_header(&names, numbers_are_set)
             ));
         }
-        Ok(Found { columns: by_number(false), notes })
+        Ok(Found { columns, notes })
     }
 
     /// Finds the columns of a file whose first row must have names, of which `found` are the wanted ones.
@@ -147,7 +144,10 @@ fn names_are_set(config: &CorpusConfig) -> bool {
 
 /// Whether a first row names the columns rather than being a pair.
 pub(super) fn is_probably_header(names: &[&str], others: &[Vec<String>]) -> bool {
-    looks_like_header(names) || differs_in_kind(names, others) || (has_usual_name(names) && may_be_names(names, others))
+    // The name of a language may stand in each row.
+    let recurs = |at: usize| others.iter().any(|row| row.get(at).is_some_and(|cell| cell.trim() == names[at]));
+    let once: Vec<&str> = (0..names.len()).filter(|at| !recurs(*at)).map(|at| names[at]).collect();
+    looks_like_header(&once) || differs_in_kind(names, others) || (has_usual_name(&once) && may_be_names(names, others))
 }
 
 /// Returns the keys that say where the texts of a row are, as far as `config` sets them.

@@ -1,6 +1,7 @@
 //! Pairs of texts: the rows of JSONL, TSV, CSV and parallel files.
 
 mod block;
+mod catalogue;
 mod config;
 mod header;
 mod remedy;
@@ -25,6 +26,11 @@ use crate::formats::{FileFormat, LineReader, Split, find_files, is_json_lines, i
 
 /// Stands behind flags that name a source and a target where the order in the file alone says which is which.
 pub(super) const OR_REVERSED: &str = " (or the other way round)";
+
+/// Of fewer pairs nothing is said.
+const FEWEST_PAIRS: usize = 20;
+/// Targets that equal their sources and are worth a warning, as a fraction.
+const COPIES: f64 = 0.9;
 
 /// A pair of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,11 +175,13 @@ fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
         Some(_) => Ok(CorpusFormat::Jsonl),
         None => {
             LineReader::open(entry)?; // says if this is not text at all
+            if let Some(command) = catalogue::command(entry) {
+                return Err(Error::corpus(entry, format!("is a catalogue, and rows are wanted: {command}")));
+            }
             Err(Error::corpus(
                 entry,
                 "has no known ending: use .jsonl, .tsv, .csv or .parquet (.gz, .zst and .xz may follow), join two parallel files by a comma \
-             (`news.en,news.it`), or set the format, for example --set data.corpus.format=tsv; catalogues such as .po and .tmx must be \
-             converted to one of these; plain text needs --task lm or --task mlm",
+             (`news.en,news.it`), or set the format, for example --set data.corpus.format=tsv; plain text needs --task lm or --task mlm",
             ))
         }
     }
@@ -227,6 +235,25 @@ impl PairCorpus {
             _ => Vec::new(),
         };
         self.inputs.iter().flat_map(of_input).collect()
+    }
+
+    /// Says if the target of nearly every one of the first pairs is its source: one column, or two files with the same text.
+    pub fn note_on_copies(&self) -> Option<String> {
+        let parser = RowParser::new(&self.config);
+        // What is wrong with a file is said when it is read.
+        let block = self.blocks().next()?.ok()?;
+        let (mut n, mut n_copies) = (0_usize, 0_usize);
+        for pair in block.rows(&parser).filter_map(|(_, row)| row.ok()) {
+            let source = self.config.tag.as_ref().and_then(|tag| pair.source.strip_prefix(tag.as_str()));
+            n += 1;
+            n_copies += usize::from(source.unwrap_or(&pair.source).trim() == pair.target.trim());
+        }
+        (n >= FEWEST_PAIRS && n_copies as f64 > COPIES * n as f64).then(|| {
+            format!(
+                "warning: {n_copies} of the first {n} targets are the same as their sources: check which fields, columns or files hold \
+                 the translations"
+            )
+        })
     }
 
     /// Returns how rows are read.

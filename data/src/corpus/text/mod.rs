@@ -33,6 +33,11 @@ use crate::formats::{FileFormat, Split, ending, find_files, is_json_lines, is_pl
 
 /// Files that a message names.
 const FILES_SHOWN: usize = 4;
+/// Endings of source code and of marked-up text, in which blank lines do not divide documents.
+const CODE: [&str; 26] = [
+    "py", "rs", "c", "h", "cc", "cpp", "hpp", "js", "ts", "jsx", "tsx", "java", "go", "rb", "php", "cs", "sh", "pl",
+    "sql", "lua", "kt", "swift", "scala", "md", "rst", "tex",
+];
 
 /// One file and how it is divided into documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,8 +137,11 @@ impl TextCorpus {
         let of_words =
             "columns and comments included; to learn from the sentences alone: --set data.text.format=records";
         let of_conll = note(&["conll", "conllu", "iob", "iob2", "bio"], of_words);
-        let notes = [note(&["csv", "tsv"], of_tables), of_conll, note(&["html", "htm", "xhtml", "xml"], of_pages)];
-        notes.into_iter().flatten().collect()
+        let of_code = "divided into documents at blank lines; if each file is one: --set data.text.format=files";
+        let n_code = self.files().filter(|path| CODE.contains(&ending(path).as_str())).count();
+        let of_code = if n_code > 1 { note(&CODE, of_code) } else { None };
+        let of_pages = note(&["html", "htm", "xhtml", "xml"], of_pages);
+        [note(&["csv", "tsv"], of_tables), of_conll, of_pages, of_code].into_iter().flatten().collect()
     }
 
     /// Returns how documents are read.

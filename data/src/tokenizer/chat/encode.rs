@@ -1,6 +1,7 @@
 //! Conversations to ids, with a flag on each token that the model learns to predict.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -42,6 +43,12 @@ impl ChatEncoder {
         let spellings = &self.tokenizer.spellings;
         let in_text = |text: &str| spellings.iter().map(|spelling| text.matches(spelling).count() as u64).sum::<u64>();
         messages.iter().map(|message| in_text(&message.content)).sum()
+    }
+
+    /// Returns the further texts of messages that the template does not read, each name once.
+    pub(crate) fn unread<'a>(&self, messages: impl Iterator<Item = &'a ChatMessage>) -> BTreeSet<&'a str> {
+        let texts = messages.flat_map(|message| &message.more).filter(|(_, text)| !text.trim().is_empty());
+        texts.map(|(name, _)| name.as_str()).filter(|name| !self.template.source().contains(name)).collect()
     }
 
     /// Returns the ids of each rendered conversation. The ids of tokens to learn have the [`FLAG`].

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kiln_data::{Task, count_pairs, count_words};
+use kiln_data::{LabelConfig, Task, TextConfig, count_pairs, count_words_in};
 use kiln_metrics::units::thousands;
 use toml::Value;
 
@@ -11,7 +11,7 @@ use super::report::{Origin, Report};
 use super::sources::Sources;
 use crate::config::length::Shortened;
 use crate::config::machine::Machine;
-use crate::config::task::{Reads, traits_of};
+use crate::config::task::{Classes, Reads, traits_of};
 use crate::config::{Config, Preset};
 
 /// The origin of the keys that no file and no `--set` gives.
@@ -99,7 +99,8 @@ pub(super) fn choose(given: Given, sources: &Sources) -> Based {
             // The next stage reports an unknown task.
             let task = last("task").and_then(|task| task.clone().try_into().ok()).unwrap_or_default();
             let train = last("data.train").map(paths_in).or_else(|| last("data.mix").map(paths_of_sources));
-            let chosen = usual_preset(task, train.as_deref(), sources.machine);
+            let fields = fields_of(task, |key| last(key).and_then(Value::as_str).map(str::to_owned));
+            let chosen = usual_preset(task, train.as_deref(), &fields, sources.machine);
             (chosen.preset.config(), Base::Chosen(chosen))
         }
     };
@@ -118,8 +119,22 @@ fn paths_of_sources(value: &Value) -> Vec<PathBuf> {
     sources.iter().filter_map(|source| source.get("train")).flat_map(paths_in).collect()
 }
 
+/// Returns the fields of records that a model of texts reads, with the values that are set.
+fn fields_of(task: Task, set: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let labels = LabelConfig::default();
+    let named = match traits_of(task).classes {
+        Some(Classes::OfTexts) => {
+            vec![("data.labels.text_field", labels.text_field), ("data.labels.pair_field", labels.pair_field)]
+        }
+        Some(Classes::OfWords) => vec![("data.labels.words_field", labels.words_field)],
+        None => vec![("data.text.field", TextConfig::default().field)],
+    };
+    let values = named.into_iter().map(|(key, usual)| set(key).unwrap_or(usual));
+    values.flat_map(|fields| fields.split(',').map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
 /// Chooses the preset of a run that names none. It depends on the task, the device and the size of the text.
-fn usual_preset(task: Task, train: Option<&[PathBuf]>, machine: Option<Machine>) -> Chosen {
+fn usual_preset(task: Task, train: Option<&[PathBuf]>, fields: &[String], machine: Option<Machine>) -> Chosen {
     let row = traits_of(task);
     let chosen = |preset: Preset, why: String| Chosen { preset, why, shortened: None };
     let Some(train) = train else { return chosen(row.built_in_preset, "the built-in task".into()) };
@@ -132,7 +147,7 @@ fn usual_preset(task: Task, train: Option<&[PathBuf]>, machine: Option<Machine>)
     };
     let (counted, most, unit) = match row.reads {
         Reads::Pairs => (count_pairs(train, COUNTED_PAIRS), COUNTED_PAIRS, "pairs"),
-        Reads::Text => (count_words(train, COUNTED_WORDS), COUNTED_WORDS, "words"),
+        Reads::Text => (count_words_in(train, fields, COUNTED_WORDS), COUNTED_WORDS, "words"),
     };
     let (_, preset) = match &counted {
         Ok(count) => presets.iter().rev().find(|(from, _)| from <= count).unwrap_or(&presets[0]),
@@ -176,7 +191,7 @@ mod tests {
             (&many, CPU, Preset::Tiny, "120,000 pairs on a CPU"),
             (&lots, GPU, Preset::Base, "200,000 pairs or more on a GPU"),
         ] {
-            let chosen = usual_preset(Task::Translation, Some(train), Some(machine));
+            let chosen = usual_preset(Task::Translation, Some(train), &[], Some(machine));
             assert_eq!((chosen.preset, chosen.why.as_str()), (preset, why));
         }
 
@@ -190,14 +205,14 @@ mod tests {
             (Task::Mlm, &works, CPU, Preset::FewWordsMlm),
             (Task::Mlm, &works, GPU, Preset::BertSmall),
         ] {
-            let chosen = usual_preset(task, Some(train), Some(machine));
+            let chosen = usual_preset(task, Some(train), &[], Some(machine));
             assert_eq!(chosen.preset, preset, "{task:?} {machine:?}");
             assert!(
                 ["30,000 words on a ", "600,000 words on a "].iter().any(|n| chosen.why.starts_with(n)),
                 "{chosen:?}"
             );
         }
-        assert_eq!(usual_preset(Task::Lm, None, Some(GPU)).preset, Preset::Gpt2Tiny);
-        assert_eq!(usual_preset(Task::Lm, Some(&novel), None).preset, Preset::Gpt2Mini);
+        assert_eq!(usual_preset(Task::Lm, None, &[], Some(GPU)).preset, Preset::Gpt2Tiny);
+        assert_eq!(usual_preset(Task::Lm, Some(&novel), &[], None).preset, Preset::Gpt2Mini);
     }
 }

@@ -1,5 +1,7 @@
 //! Mistakes of TOML syntax, one for each broken line.
 
+mod unquoted;
+
 use std::path::Path;
 
 use kiln_data::FileFormat;
@@ -85,6 +87,10 @@ fn is_key(text: &str) -> bool {
 /// Says what is wrong, and of a key that is there twice which one and where.
 fn mistake(text: &str, error: &Error) -> String {
     let message = error.message();
+    let line = error.span().and_then(|span| line_at(text, span.start));
+    if let Some(hint) = line.and_then(unquoted::hint) {
+        return hint;
+    }
     let Some(at) = error.span().filter(|_| message == "duplicate key").map(|span| span.start.min(text.len())) else {
         return message.to_owned();
     };
@@ -100,6 +106,12 @@ fn mistake(text: &str, error: &Error) -> String {
         Some(first) => format!("{key} is here and in line {}: keep one of them", first + 1),
         None => format!("{message} {key}"),
     }
+}
+
+/// Returns the line with the byte `at`.
+fn line_at(text: &str, at: usize) -> Option<&str> {
+    let before = text.get(..at.min(text.len()))?;
+    text.lines().nth(before.bytes().filter(|byte| *byte == b'\n').count())
 }
 
 /// Returns the line of the first bracket that is not closed.

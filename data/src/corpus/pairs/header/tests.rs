@@ -123,13 +123,51 @@ fn what_was_decided_without_being_sure_is_said() {
 #[test]
 fn further_columns_are_said_unless_some_are_chosen() {
     let config = CorpusConfig::default();
-    let rows: [&[&str]; 2] = [&["17", "Good morning.", "Buongiorno."], &["18", "Thanks.", "Grazie."]];
+    let rows: [&[&str]; 2] = [&["greeting", "Good morning.", "Buongiorno."], &["thanks", "Thanks.", "Grazie."]];
     let notes = find_in(&rows, &config).expect("a pair").notes;
-    let wanted = "a.tsv has 3 columns: 0 is the source and 1 the target, counted from 0; for the last two: --set data.corpus.source_column=1 --set ";
+    let wanted = "a.tsv has 3 columns: 0 is the source and 1 the target, counted from 0; for the last two with texts: --set data.corpus.source_column=1 ";
     assert!(notes.len() == 1 && notes[0].starts_with(wanted), "{notes:?}");
+    let behind: [&[&str]; 2] = [&["Good morning.", "Buongiorno.", "0.9"], &["Thanks.", "Grazie.", "0.7"]];
+    let notes = find_in(&behind, &config).expect("a pair").notes;
+    assert!(
+        notes.len() == 1 && notes[0].ends_with("1 the target, counted from 0"),
+        "numbers are not offered: {notes:?}"
+    );
     let chosen = CorpusConfig { source_column: 1, target_column: 2, ..config.clone() };
     assert!(find_in(&rows, &chosen).expect("a pair").notes.is_empty());
     assert!(find_in(&[&["id", "src", "trg"]], &config).expect("named").notes.is_empty());
+}
+
+#[test]
+fn columns_without_texts_are_passed_over() {
+    let found = |cells: fn(usize) -> Vec<String>, config: &CorpusConfig| {
+        let rows: Vec<Vec<String>> = (0..8).map(cells).collect();
+        Columns::find(Path::new("a.tsv"), &rows, config).expect("pairs")
+    };
+    let numbers = |n: usize| vec![n.to_string(), format!("cat {n}"), (n + 50).to_string(), format!("gatto {n}")];
+    let codes = |n: usize| vec![n.to_string(), "eng".into(), format!("cat {n}"), "ita".into(), format!("gatto {n}")];
+    let links = |n: usize| vec![format!("cat {n}"), format!("https://a.org/{n}"), format!("gatto {n}")];
+    let config = CorpusConfig::default();
+    for (cells, source, target) in [
+        (numbers as fn(usize) -> Vec<String>, 1, 3),
+        (codes, 2, 4),
+        (links, 0, 2),
+        (|n| vec![n.to_string(), format!("cat {n}")], 0, 1),
+    ] {
+        assert_eq!(found(cells, &config).columns, columns(source, target, false));
+    }
+
+    let note = found(numbers, &config).notes.remove(0);
+    let wanted = "1 is the source and 3 the target, counted from 0, because 0, 2 have no texts; to read 0 and 1: --set data.corpus.header=no";
+    assert!(note.ends_with(wanted), "{note}");
+    // Who asks for the usual columns gets them.
+    let no = CorpusConfig { header: Header::No, ..config.clone() };
+    let asked = found(numbers, &no);
+    assert_eq!(asked.columns, columns(0, 1, false));
+    let flags = "for those with texts: --set data.corpus.source_column=1 --set data.corpus.target_column=3";
+    assert!(asked.notes[0].ends_with(flags), "{:?}", asked.notes);
+    let chosen = CorpusConfig { source_column: 2, target_column: 3, ..config };
+    assert_eq!(found(numbers, &chosen).columns, columns(2, 3, false));
 }
 
 #[test]
