@@ -16,5 +16,5 @@ mod shared;
 pub(super) mod tests;
 
 #[cfg(test)]
-pub(super) use hopper::Wanted;
+pub(super) use hopper::want;
 pub(super) use launch::{serves, serves_relative};

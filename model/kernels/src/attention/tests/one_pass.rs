@@ -6,10 +6,10 @@ use burn::tensor::{DType, Device, Tensor};
 use super::cases::{Case, cases, inputs};
 use super::run;
 use crate::F32Products;
-use crate::attention::gpu::Wanted;
+use crate::attention::gpu::want;
 use crate::attention::ops::{FlashOps, FlashSpec};
 use crate::maybe::{Maybe, MaybeInts};
-use crate::testing::{cuda, distance, part, tensor, values};
+use crate::testing::{cuda_alone, distance, part, tensor, values};
 
 /// Whether the pass computes the case.
 fn is_served(case: &Case) -> bool {
@@ -18,11 +18,11 @@ fn is_served(case: &Case) -> bool {
 
 #[test]
 fn gradients_of_one_pass_follow_f32() {
-    let device = match cuda() {
+    let device = match cuda_alone() {
         Ok(device) => device,
         Err(reason) => return eprintln!("skipped on CUDA: {reason}"),
     };
-    let _wanted = Wanted::new();
+    let _wanted = want(true);
     let all = cases().into_iter().filter(is_served).chain(longer_cases()).collect();
     for (at, ref case) in part(all) {
         let inputs = inputs(case);
@@ -70,15 +70,18 @@ fn longer_cases() -> Vec<Case> {
     cases.into_iter().flat_map(|case| [case, Case { k: 64, ..case }]).collect()
 }
 
-/// The gradients of four kinds of calls, of at least eight blocks of keys, repeat bit for bit. `KILN_TRIALS` says how often.
+/// Equal rows of a batch, each of which is a trial.
+const ROWS: usize = 64;
+
+/// The gradients of four kinds of calls, of nine blocks of keys, repeat bit for bit. `KILN_TRIALS` says how often each.
 #[test]
 fn gradients_of_one_pass_repeat() {
-    let device = match cuda() {
+    let device = match cuda_alone() {
         Ok(device) => device,
         Err(reason) => return eprintln!("skipped on CUDA: {reason}"),
     };
-    let trials = std::env::var("KILN_TRIALS").map_or(50, |trials| trials.parse().expect("a number"));
-    let _wanted = Wanted::new();
+    let trials = std::env::var("KILN_TRIALS").map_or(640, |trials| trials.parse().expect("a number"));
+    let _wanted = want(true);
     let calls = [
         ("causal", 4, true, None),
         ("full", 4, false, None),
@@ -88,7 +91,7 @@ fn gradients_of_one_pass_repeat() {
     for (kind, n_kv_heads, causal, window) in calls {
         for head_dim in [64, 128] {
             let spec = FlashSpec {
-                batch_size: 1,
+                batch_size: ROWS,
                 n_heads: 4,
                 n_kv_heads,
                 head_dim,
@@ -110,7 +113,7 @@ fn assert_repeats(device: &Device, kind: &str, spec: FlashSpec, trials: usize) {
     let FlashSpec { n_heads, n_kv_heads, head_dim, .. } = spec;
     let matrix = |columns: usize, seed| -> Tensor<2> {
         let row: Tensor<1> = tensor(&values(t * columns, seed), [t * columns], DType::BF16, device);
-        row.reshape([t, columns])
+        row.reshape([1, t * columns]).repeat_dim(0, ROWS).reshape([ROWS * t, columns])
     };
     let qkv = matrix((n_heads + 2 * n_kv_heads) * head_dim, 1).into_dispatch();
     let d_out = matrix(n_heads * head_dim, 2).into_dispatch();
@@ -121,20 +124,23 @@ fn assert_repeats(device: &Device, kind: &str, spec: FlashSpec, trials: usize) {
         let gradient = Dispatch::flash_self_backward(qkv, out, lse, d_out, Maybe::None, none(), none(), none(), spec).0;
         Tensor::<2>::from_dispatch(gradient)
     };
-    let first = backward();
+    let columns = (n_heads + 2 * n_kv_heads) * head_dim;
+    let row = backward().slice([0..t, 0..columns]).reshape([1, t * columns]);
+    let first = row.repeat_dim(0, ROWS).reshape([ROWS * t, columns]);
     let mut done = 0;
     while done < trials {
-        let some = (trials - done).min(100);
+        let some = (trials - done).div_ceil(ROWS).min(20);
         let mut different = Tensor::<1>::zeros([1], (device, DType::F32));
         for _ in 0..some {
             different = different + backward().not_equal(first.clone()).float().cast(DType::F32).sum();
         }
         let different: f32 = different.into_scalar();
+        let trials = some * ROWS;
         assert!(
             different == 0.0,
-            "{different} numbers of {kind} calls with heads of {head_dim} differ in {some} trials"
+            "{different} numbers of {kind} calls of heads of {head_dim} differ in {trials} trials"
         );
-        done += some;
+        done += some * ROWS;
     }
     let norm: f32 = first.cast(DType::F32).abs().sum().into_scalar();
     assert!(norm > 0.0 && norm.is_finite(), "nothing was computed");

@@ -1,17 +1,24 @@
 use burn::backend::Dispatch;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::F32Products;
+use crate::attention::gpu::want;
 use crate::attention::ops::{FlashOps, FlashSpec};
 use crate::maybe::{Maybe, MaybeInts};
-use crate::testing::{is_timed, seconds, tensor, values};
+use crate::testing::{is_timed, seconds, tensor, timing_device, values};
 
 /// What is timed: name, B, H, T, K, causality, window, bound of the scores. "relative" has relative positions.
 type Timed = (&'static str, usize, usize, usize, usize, bool, Option<usize>, Option<f32>);
 
-/// Times forward and backward.
+/// Times forward and backward. `KILN_ONE_PASS=always` and `never` choose the kernels of backward of long rows.
 #[test]
 fn times() {
+    let Some(device) = timing_device() else { return };
+    let _wanted = match std::env::var("KILN_ONE_PASS").as_deref() {
+        Ok("always") => Some(want(true)),
+        Ok("never") => Some(want(false)),
+        _ => None,
+    };
     let shapes = [
         ("causal", 16, 12, 1024, 64, true, None, None),
         ("full", 16, 12, 1024, 64, false, None, None),
@@ -40,9 +47,10 @@ fn times() {
         ("causal", 1, 12, 32768, 64, true, None, None),
         ("causal", 4, 32, 4096, 64, true, None, None),
         ("causal", 4, 16, 4096, 128, true, None, None),
+        ("full", 8, 16, 2048, 128, false, None, None),
     ];
     for shape in shapes {
-        time_passes(shape, DType::BF16, F32Products::F32);
+        time_passes(&device, shape, DType::BF16, F32Products::F32);
     }
 }
 
@@ -59,21 +67,22 @@ const SHAPES_IN_F32: [Timed; 6] = [
 /// Times forward and backward with the accuracy of f32.
 #[test]
 fn times_in_f32() {
+    let Some(device) = timing_device() else { return };
     for shape in SHAPES_IN_F32 {
-        time_passes(shape, DType::F32, F32Products::F32);
+        time_passes(&device, shape, DType::F32, F32Products::F32);
     }
 }
 
 /// Times forward and backward of f32 with products in TF32.
 #[test]
 fn times_in_tf32() {
+    let Some(device) = timing_device() else { return };
     for shape in SHAPES_IN_F32 {
-        time_passes(shape, DType::F32, F32Products::Tf32);
+        time_passes(&device, shape, DType::F32, F32Products::Tf32);
     }
 }
 
-fn time_passes(shape: Timed, dtype: DType, f32_products: F32Products) {
-    let Some(device) = crate::testing::timing_device() else { return };
+fn time_passes(device: &Device, shape: Timed, dtype: DType, f32_products: F32Products) {
     let (name, b, h, t, k, causal, window, softcap) = shape;
     let described = format!("{name} {b} x {h} x {t} x {k}");
     if !is_timed(&described) {
@@ -82,7 +91,7 @@ fn time_passes(shape: Timed, dtype: DType, f32_products: F32Products) {
     // Through one row: the backend leaves gaps between the rows of a matrix that it uploads, and those would be copied away in
     // each call. Products leave none.
     let matrix = |[rows, columns]: [usize; 2], seed, dtype| {
-        let row: Tensor<1> = tensor(&values(rows * columns, seed), [rows * columns], dtype, &device);
+        let row: Tensor<1> = tensor(&values(rows * columns, seed), [rows * columns], dtype, device);
         row.reshape([rows, columns]).into_dispatch()
     };
     let (qkv, d_out) = (matrix([b * t, 3 * h * k], 1, dtype), matrix([b * t, h * k], 2, dtype));
@@ -120,7 +129,7 @@ fn time_passes(shape: Timed, dtype: DType, f32_products: F32Products) {
     let hidden = window.map_or(0, |window| (t - window) * (t - window));
     let seen = (t * t - hidden) as f64 * if causal { 0.5 } else { 1.0 };
     let flops = 4.0 * (b * h * k) as f64 * seen;
-    let (first, second) = (seconds(&device, forward), seconds(&device, backward));
+    let (first, second) = (seconds(device, forward), seconds(device, backward));
     println!(
         "{described} in {dtype:?} ({f32_products:?}): forward {:.3} ms ({:.0} TFLOP/s), backward {:.3} ms ({:.0})",
         first * 1e3,

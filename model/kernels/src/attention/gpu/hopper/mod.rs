@@ -9,6 +9,7 @@
 //! | [`query_gradient`] | queries, d_out | keys, values | dQ, deltas |
 //! | [`key_value_gradient`] | keys, values | queries, d_out | dK, dV |
 //! | [`one_tile`] | all four | | dQ, dK, dV of a head |
+//! | [`one_pass`] | 128 keys, values | queries, d_out | dK, dV, and parts of dQ |
 //!
 //! One turn of forward. Products (`wgmma`) are asynchronous, so that the product with the values runs during the
 //! softmax of the next scores:
@@ -23,7 +24,8 @@
 //! are read where the projection wrote them.
 //!
 //! Backward is two kernels, one that owns rows of dQ and one that owns rows of dK and dV, so that no sum depends on
-//! timing. If all queries and keys of a batch row fit into one tile, a single kernel owns all three.
+//! timing. If all queries and keys of a batch row fit into one tile, a single kernel owns all three. Long rows of heads of 64 and 128
+//! take [`one_pass`], which adds the parts of dQ in a fixed order.
 //!
 //! A thread has 255 registers, and heads of 192 and 256 leave them for one sum: a block is two warpgroups. In forward and in
 //! [`wide_query_gradient`] each owns 64 queries; in [`wide_key_value_gradient`] one sums dV and the other dK.
@@ -48,4 +50,4 @@ mod wide_query_gradient;
 
 pub(super) use launch::{launch_backward, launch_forward, serves};
 #[cfg(test)]
-pub(crate) use one_pass::tests::Wanted;
+pub(crate) use one_pass::tests::want;

@@ -157,14 +157,19 @@ fn accumulate<E: Float>(
             pass_lock(&*sums, sum_before);
         }
         sync_plane();
-        settle::<E>(&gradients.dk, &gradients.d_scores, 0usize);
+        wait(0usize);
         pin(&part);
-        let turn = turn_of(now.tile, column, call, cfg);
+        let mut turn = 0u32.runtime();
+        if unit == 0 {
+            turn = turn_of(now.tile, column, call, cfg);
+        }
         add_part::<E>(&part, memory, sums, sum, turn, added, cfg);
         sum_before = sum;
         advance(&mut now, &mut next, column);
     }
 
+    settle::<E>(&gradients.dk, &gradients.d_scores, 0usize);
+    settle::<E>(&gradients.dv, &gradients.probabilities, 0usize);
     if unit == 0 {
         pass_lock(&*sums, sum_before);
     }
@@ -212,7 +217,7 @@ fn scores_and_dp<E: Float>(
     fence();
     multiply_rows::<E>(&mut scores, operands.keys, operands.query_rows + slot, cfg);
     multiply_rows::<E>(&mut dp, operands.values, operands.d_out_rows + slot, cfg);
-    settle::<E>(&gradients.dv, &gradients.probabilities, 1usize);
+    settle::<E>(&gradients.dk, &gradients.d_scores, 1usize);
     pin(&scores);
     (scores, dp)
 }

@@ -1,6 +1,6 @@
 //! The kernels, compiled without a device.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use cubecl::prelude::*;
 
@@ -14,26 +14,29 @@ use crate::attention::gpu::shared::config::{FlashConfig, UNITS};
 use crate::attention::gpu::tests::call;
 use crate::gpu::offline::{Compiled, buffer, settings};
 
-static WANTED: AtomicUsize = AtomicUsize::new(0);
+/// Whether calls take the pass that it computes: 0 if they decide themselves, 1 for all of them, 2 for none.
+static WANTED: AtomicU8 = AtomicU8::new(0);
 
-/// While it lives, all calls that the pass computes take it.
+/// While it lives, calls do not decide themselves. Only for tests that have the device alone.
 pub(crate) struct Wanted(());
 
-impl Wanted {
-    pub(crate) fn new() -> Self {
-        WANTED.fetch_add(1, Ordering::Relaxed);
-        Self(())
-    }
+/// Sends all calls through the pass that it computes, or none.
+pub(crate) fn want(all: bool) -> Wanted {
+    WANTED.store(if all { 1 } else { 2 }, Ordering::Relaxed);
+    Wanted(())
 }
 
 impl Drop for Wanted {
     fn drop(&mut self) {
-        WANTED.fetch_sub(1, Ordering::Relaxed);
+        WANTED.store(0, Ordering::Relaxed);
     }
 }
 
-pub(super) fn is_wanted() -> bool {
-    WANTED.load(Ordering::Relaxed) > 0
+pub(super) fn wanted() -> Option<bool> {
+    match WANTED.load(Ordering::Relaxed) {
+        0 => None,
+        wanted => Some(wanted == 1),
+    }
 }
 
 /// Compiles the three kernels of the pass.
