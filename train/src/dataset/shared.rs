@@ -15,8 +15,8 @@ use crate::config::task::traits_of;
 const MANY_ROWS: f64 = 0.02;
 /// The same for plain text, which shares licences and the like.
 const MUCH_TEXT: f64 = 0.05;
-/// Tokens of a training text that is compared in a second or two. A larger one is not.
-const MOST_TOKENS: u64 = 1 << 30;
+/// Tokens of a training text that is compared in about a second. A larger one is not.
+const MOST_TOKENS: u64 = 1 << 28;
 /// What to do about validation rows that the model learns.
 const REMEDY: &str = "name other text for data.valid, or let data.split take some";
 

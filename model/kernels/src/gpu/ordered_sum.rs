@@ -109,8 +109,8 @@ macro_rules! bulk_move {
 }
 
 bulk_move!(
-    /// Starts to add the f32 numbers in the first `bytes` bytes of `source` to those of `destination`. Both begin at a multiple of
-    /// 16 bytes.
+    /// Starts to add the f32 numbers in the first `bytes` bytes of `source` to the numbers of `destination`. Both begin at a
+    /// multiple of 16 bytes.
     add_bulk,
     AddBulkOp,
     "kiln.add_bulk",

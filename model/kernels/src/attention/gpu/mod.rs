@@ -15,6 +15,4 @@ mod shared;
 #[cfg(test)]
 pub(super) mod tests;
 
-#[cfg(test)]
-pub(super) use hopper::want;
 pub(super) use launch::{serves, serves_relative};

@@ -1,6 +1,6 @@
 mod cases;
 mod f32;
-mod one_pass;
+pub(super) mod one_pass;
 mod times;
 
 use burn::tensor::{DType, Device, Tensor};

@@ -1,15 +1,43 @@
 //! Backward in one pass, in calls that are too short to take it by themselves.
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::cases::{Case, cases, inputs};
 use super::run;
 use crate::F32Products;
-use crate::attention::gpu::want;
 use crate::attention::ops::{FlashOps, FlashSpec};
 use crate::maybe::{Maybe, MaybeInts};
 use crate::testing::{cuda_alone, distance, part, tensor, values};
+
+/// Whether calls take the pass that it computes: 0 if they decide themselves, 1 for all of them, 2 for none.
+static WANTED: AtomicU8 = AtomicU8::new(0);
+
+/// While it lives, calls do not decide themselves. Only for tests that have the device alone.
+pub(super) struct Wanted(());
+
+/// Sends all calls through the pass that it computes, or none.
+pub(super) fn want(all: bool) -> Wanted {
+    WANTED.store(if all { 1 } else { 2 }, Ordering::Relaxed);
+    Wanted(())
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        WANTED.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Returns what a test wants, if it does.
+#[cfg(feature = "cuda")]
+pub(in crate::attention) fn wanted() -> Option<bool> {
+    match WANTED.load(Ordering::Relaxed) {
+        0 => None,
+        wanted => Some(wanted == 1),
+    }
+}
 
 /// Whether the pass computes the case.
 fn is_served(case: &Case) -> bool {
@@ -39,22 +67,8 @@ fn gradients_of_one_pass_follow_f32() {
 
 /// Several blocks of keys, of which the last is partial, and tiles of queries that some blocks or all never see.
 fn longer_cases() -> Vec<Case> {
-    let base = Case {
-        b: 2,
-        h: 2,
-        g: 2,
-        t: 700,
-        s: 700,
-        k: 128,
-        causal: true,
-        lengths: None,
-        documents: None,
-        packed: true,
-        window: None,
-        scale: None,
-        softcap: None,
-        relative: false,
-    };
+    let base = Case { h: 2, g: 2, t: 700, s: 700, k: 128, causal: true, ..cases()[0] };
+
     let cases = [
         base,
         Case { g: 1, causal: false, ..base },
@@ -67,6 +81,7 @@ fn longer_cases() -> Vec<Case> {
         Case { t: 300, s: 900, packed: false, causal: false, window: Some(200), lengths: Some(&[900, 500]), ..base },
         Case { scale: Some(0.3), t: 130, s: 130, ..base },
     ];
+
     cases.into_iter().flat_map(|case| [case, Case { k: 64, ..case }]).collect()
 }
 
@@ -82,6 +97,7 @@ fn gradients_of_one_pass_repeat() {
     };
     let trials = std::env::var("KILN_TRIALS").map_or(640, |trials| trials.parse().expect("a number"));
     let _wanted = want(true);
+
     let calls = [
         ("causal", 4, true, None),
         ("full", 4, false, None),
@@ -111,6 +127,7 @@ fn gradients_of_one_pass_repeat() {
 fn assert_repeats(device: &Device, kind: &str, spec: FlashSpec, trials: usize) {
     let t = 1100;
     let FlashSpec { n_heads, n_kv_heads, head_dim, .. } = spec;
+
     let matrix = |columns: usize, seed| -> Tensor<2> {
         let row: Tensor<1> = tensor(&values(t * columns, seed), [t * columns], DType::BF16, device);
         row.reshape([1, t * columns]).repeat_dim(0, ROWS).reshape([ROWS * t, columns])
@@ -124,6 +141,7 @@ fn assert_repeats(device: &Device, kind: &str, spec: FlashSpec, trials: usize) {
         let gradient = Dispatch::flash_self_backward(qkv, out, lse, d_out, Maybe::None, none(), none(), none(), spec).0;
         Tensor::<2>::from_dispatch(gradient)
     };
+
     let columns = (n_heads + 2 * n_kv_heads) * head_dim;
     let row = backward().slice([0..t, 0..columns]).reshape([1, t * columns]);
     let first = row.repeat_dim(0, ROWS).reshape([ROWS * t, columns]);

@@ -1,8 +1,8 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
 
+use super::one_pass::want;
 use crate::F32Products;
-use crate::attention::gpu::want;
 use crate::attention::ops::{FlashOps, FlashSpec};
 use crate::maybe::{Maybe, MaybeInts};
 use crate::testing::{is_timed, seconds, tensor, timing_device, values};
@@ -19,6 +19,7 @@ fn times() {
         Ok("never") => Some(want(false)),
         _ => None,
     };
+
     let shapes = [
         ("causal", 16, 12, 1024, 64, true, None, None),
         ("full", 16, 12, 1024, 64, false, None, None),

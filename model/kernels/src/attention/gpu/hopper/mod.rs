@@ -49,5 +49,3 @@ mod wide_key_value_gradient;
 mod wide_query_gradient;
 
 pub(super) use launch::{launch_backward, launch_forward, serves};
-#[cfg(test)]
-pub(crate) use one_pass::tests::want;

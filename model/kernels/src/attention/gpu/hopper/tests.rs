@@ -112,7 +112,7 @@ fn wide_configs() -> [(&'static str, FlashConfig); 6] {
 }
 
 fn one_pass_configs() -> [(&'static str, FlashConfig); 5] {
-    let [(_, plain), ..] = configs();
+    let plain = plain();
     let wide = FlashConfig { head_dim: 128, ..plain };
     [
         ("causal", plain),
@@ -123,8 +123,9 @@ fn one_pass_configs() -> [(&'static str, FlashConfig); 5] {
     ]
 }
 
-fn configs() -> [(&'static str, FlashConfig); 13] {
-    let plain = FlashConfig {
+/// A causal call with grouped heads of 64, and nothing else.
+pub(super) fn plain() -> FlashConfig {
+    FlashConfig {
         n_heads: 4,
         n_kv_heads: 2,
         head_dim: 64,
@@ -138,7 +139,11 @@ fn configs() -> [(&'static str, FlashConfig); 13] {
         softcap: None,
         dropout: false,
         arithmetic: Arithmetic::Sixteen,
-    };
+    }
+}
+
+fn configs() -> [(&'static str, FlashConfig); 13] {
+    let plain = plain();
     let masked = FlashConfig { lengths: true, documents: true, dropout: true, ..plain };
     let relative = FlashConfig { relative: true, scale: Some(Constant::new(1.0)), ..plain };
     let of_encoder = FlashConfig { causal: false, lengths: true, dropout: true, ..relative };

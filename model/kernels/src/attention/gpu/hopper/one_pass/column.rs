@@ -12,7 +12,7 @@ use crate::attention::gpu::shared::position::tiles_of;
 /// Keys of a block.
 pub(super) const KEYS: usize = 128;
 
-/// Returns the 64 keys of warpgroup `group` in the block with number `ticket`. The tiles of queries are those of the whole block.
+/// Returns the 64 keys of warpgroup `group` in the block with number `ticket`. Its tiles of queries see keys of the whole block.
 #[cube]
 pub(super) fn column(ticket: u32, group: u32, call: &Call, #[comptime] cfg: PassConfig) -> KeyTile {
     let rows = comptime![cfg.rows()];
@@ -73,7 +73,7 @@ pub(super) fn turns_of_a_head(cfg: &PassConfig, [t, s]: [usize; 2]) -> (usize, u
         let first = if cfg.flash.causal { (nth * KEYS + t).saturating_sub(s) / cfg.rows() } else { 0 };
         let last_key = (nth * KEYS + KEYS).min(s) - 1;
         let end = match cfg.flash.window {
-            // A window behind the last key is the one of all queries from there on.
+            // Windows that end with the last key are seen by all queries from there on.
             Some(window) if cfg.flash.causal && last_key + (window as usize) < s => {
                 (last_key + window as usize + t).saturating_sub(s).min(t).div_ceil(cfg.rows())
             }

@@ -142,11 +142,7 @@ fn accumulate<E: Float>(
         sync_cube();
 
         // No thread reads the slots of the turn before any more, nor the memory of its parts.
-        if UNIT_POS == 0 && nth + 2 < column.blocks {
-            let at = origin(column, &advanced(&next, column), t, cfg);
-            fill_streamed::<E>(memory, &inputs.query, &data.d_out, nth + 2, &at, cfg);
-        }
-        sync_plane();
+        request_later::<E>(memory, inputs, data, column, &next, nth, t, cfg);
         let sum = sum_of(column, &now, t, group, cfg);
         let mut added = 0u32.runtime();
         if unit == 0 {
@@ -195,6 +191,25 @@ fn request_first<E: Float>(
             let at = origin(column, &advanced(&first, column), t, cfg);
             fill_streamed::<E>(memory, &inputs.query, &data.d_out, 1u32, &at, cfg);
         }
+    }
+    sync_plane();
+}
+
+/// Requests the queries and `d_out` of the turn after `next`, which is turn `nth + 1`, if there is one.
+#[cube]
+fn request_later<E: Float>(
+    memory: &mut Memory<E>,
+    inputs: &Inputs<E>,
+    data: &QueryData<E>,
+    column: &KeyTile,
+    next: &Streamed,
+    nth: u32,
+    t: u32,
+    #[comptime] cfg: PassConfig,
+) {
+    if UNIT_POS == 0 && nth + 2 < column.blocks {
+        let at = origin(column, &advanced(next, column), t, cfg);
+        fill_streamed::<E>(memory, &inputs.query, &data.d_out, nth + 2, &at, cfg);
     }
     sync_plane();
 }

@@ -38,7 +38,7 @@ pub(in crate::attention::gpu::hopper) fn serves(call: &Call) -> bool {
     let FlashConfig { head_dim, dropout, relative, softcap, n_heads, n_kv_heads, .. } = cfg.flash;
     let computes = matches!(head_dim, 64 | 128) && !dropout && !relative && softcap.is_none();
     #[cfg(test)]
-    if let Some(wanted) = super::tests::wanted() {
+    if let Some(wanted) = crate::attention::tests::one_pass::wanted() {
         return computes && wanted;
     }
     let (longest, all) = turns_of_a_head(&cfg, call.lens);

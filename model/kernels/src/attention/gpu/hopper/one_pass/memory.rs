@@ -8,7 +8,6 @@ use cubecl_ir::types::MatrixIdent;
 
 use super::PassConfig;
 use super::column::{KEYS, Origin};
-use super::sums::Quad;
 use crate::attention::gpu::shared::arguments::Inputs;
 use crate::attention::gpu::shared::config::{TILE, UNITS};
 use crate::attention::gpu::shared::key_tile::KeyTile;
@@ -17,7 +16,10 @@ use crate::attention::gpu::shared::{Oct, Pair};
 use crate::gpu::pipeline::loaded_barriers;
 use crate::gpu::wgmma::describe;
 
-/// Slots of queries and of `d_out`.
+/// Four numbers of a sum, which a thread moves at once.
+pub(super) type Quad = Vector<f32, Const<4>>;
+
+/// Slots of queries and of `d_out`: as many as fit. `benches/results/2026-11-29-h200-attention-backward.md` has no other number.
 pub(super) const STAGES: usize = 3;
 /// Columns of a TMA box and of a panel of shared memory: a line of 128 bytes.
 pub(super) const PANEL: usize = 64;
@@ -124,6 +126,7 @@ pub(super) fn store_d_scores<E: Float>(
     let lane = unit % 32;
     let row = group * comptime![TILE as u32] + unit / 32 * 16 + lane % 16;
     let buffer = buffer * comptime![(KEYS * cfg.rows() / 8) as u32];
+
     #[unroll]
     for step in 0..d_scores.len() {
         let fragment = d_scores.index(step);
@@ -135,6 +138,7 @@ pub(super) fn store_d_scores<E: Float>(
             pair.insert(1usize, fragment[comptime![2 * matrix + 1]]);
             four[matrix] = pair;
         }
+
         let panel = comptime![(step / 4 * KEYS * PANEL / 8) as u32];
         let oct = lane / 16 + comptime![(step % 4 * 2) as u32];
         let at = (buffer + panel + row * comptime![PANEL as u32 / 8] + (oct ^ (row % 8))) as usize;

@@ -31,7 +31,7 @@ mod memory;
 mod rows;
 mod sums;
 #[cfg(test)]
-pub(crate) mod tests;
+pub(super) mod tests;
 
 pub(super) use launch::{launch, serves};
 

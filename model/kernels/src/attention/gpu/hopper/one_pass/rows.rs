@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::PassConfig;
-use super::sums::Quad;
+use super::memory::Quad;
 use crate::attention::gpu::hopper::lines::row_products;
 use crate::attention::gpu::shared::Oct;
 use crate::attention::gpu::shared::config::{TILE, UNITS};

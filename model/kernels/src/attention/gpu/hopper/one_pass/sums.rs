@@ -4,14 +4,11 @@ use cubecl::prelude::*;
 
 use super::PassConfig;
 use super::column::KEYS;
-use super::memory::{Memory, store_part};
+use super::memory::{Memory, Quad, store_part};
 use crate::attention::gpu::shared::arguments::Call;
 use crate::attention::gpu::shared::key_tile::{KeyTile, Streamed};
 use crate::attention::gpu::shared::position::{tiles_of, warpgroup};
 use crate::gpu::ordered_sum::{add_bulk, await_turn, commit, pass_turn, settle, store_bulk, sync_warpgroup};
-
-/// Four numbers of a sum, which a thread moves at once.
-pub(super) type Quad = Vector<f32, Const<4>>;
 
 /// The sums of dQ in f32. A tile of queries of a head has one for each warpgroup, in the order of its registers.
 #[derive(CubeType, CubeLaunch)]
@@ -29,7 +26,7 @@ pub(super) fn sum_of(column: &KeyTile, streamed: &Streamed, t: u32, group: u32, 
     2 * (row_head * tiles_of(t, comptime![cfg.rows()]) + streamed.tile) + group
 }
 
-/// Returns how many blocks add to the sums of tile `tile` of queries before the block of `column` does: those of later keys.
+/// Returns how many blocks add to the sums of tile `tile` of queries before the block of `column` does: all blocks of later keys that they see.
 #[cube]
 pub(super) fn turn_of(tile: u32, column: &KeyTile, call: &Call, #[comptime] cfg: PassConfig) -> u32 {
     let mut last_key = column.keys - 1;
@@ -40,8 +37,8 @@ pub(super) fn turn_of(tile: u32, column: &KeyTile, call: &Call, #[comptime] cfg:
     last_key / comptime![KEYS as u32] - column.nth
 }
 
-/// Adds a warpgroup's part to sum `sum` once it is the block's turn, of which `added` parts have been seen before. Returns while the
-/// part is still on its way.
+/// Adds a warpgroup's part to sum `sum` once it is the block's turn, which may be known already from `added`, a count of parts. The
+/// move is still in flight when this returns.
 #[cube]
 pub(super) fn add_part<E: Float>(
     part: &Array<f32>,
@@ -56,6 +53,7 @@ pub(super) fn add_part<E: Float>(
     store_part(part, &mut memory.parts, group, unit, cfg);
     sync_async_proxy_shared();
     sync_warpgroup(1 + group);
+
     if unit == 0 {
         let quads = comptime![cfg.part_quads()];
         let lock = (1 + sum) as usize;
@@ -64,6 +62,7 @@ pub(super) fn add_part<E: Float>(
         if added != turn {
             await_turn(&sums.locks[lock..lock + 1], turn);
         }
+
         if turn == 0 {
             store_bulk(
                 &memory.parts[from..from + quads],

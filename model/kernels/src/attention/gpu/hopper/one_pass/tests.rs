@@ -1,10 +1,9 @@
 //! The kernels, compiled without a device.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-
 use cubecl::prelude::*;
 
 use super::PassConfig;
+use super::column::turns_of_a_head;
 use super::gradients::one_pass_gradients;
 use super::rows::{one_pass_deltas, one_pass_query_gradient};
 use super::sums::SumsCompilationArg;
@@ -13,31 +12,6 @@ use crate::attention::gpu::shared::arguments::InputsCompilationArg;
 use crate::attention::gpu::shared::config::{FlashConfig, UNITS};
 use crate::attention::gpu::tests::call;
 use crate::gpu::offline::{Compiled, buffer, settings};
-
-/// Whether calls take the pass that it computes: 0 if they decide themselves, 1 for all of them, 2 for none.
-static WANTED: AtomicU8 = AtomicU8::new(0);
-
-/// While it lives, calls do not decide themselves. Only for tests that have the device alone.
-pub(crate) struct Wanted(());
-
-/// Sends all calls through the pass that it computes, or none.
-pub(crate) fn want(all: bool) -> Wanted {
-    WANTED.store(if all { 1 } else { 2 }, Ordering::Relaxed);
-    Wanted(())
-}
-
-impl Drop for Wanted {
-    fn drop(&mut self) {
-        WANTED.store(0, Ordering::Relaxed);
-    }
-}
-
-pub(super) fn wanted() -> Option<bool> {
-    match WANTED.load(Ordering::Relaxed) {
-        0 => None,
-        wanted => Some(wanted == 1),
-    }
-}
 
 /// Compiles the three kernels of the pass.
 pub(in crate::attention::gpu::hopper) fn kernels<E: Float>(case: &str, flash: FlashConfig) -> [Compiled; 3] {
@@ -52,6 +26,7 @@ pub(in crate::attention::gpu::hopper) fn kernels<E: Float>(case: &str, flash: Fl
     let third = one_pass_query_gradient::OnePassQueryGradient::<E>::new(
         launch, properties, target, buffer(), buffer(), (), buffer(), cfg,
     );
+
     let (launch, properties, target) = settings(2 * UNITS);
     let inputs = InputsCompilationArg { query: (), key_value: () };
     let data = QueryDataCompilationArg { d_out: (), lse: buffer(), delta: buffer() };
@@ -65,4 +40,17 @@ pub(in crate::attention::gpu::hopper) fn kernels<E: Float>(case: &str, flash: Fl
         Compiled::new(format!("attention/one-pass-gradients/{case}"), second),
         Compiled::new(format!("attention/one-pass-query-gradient/{case}"), third),
     ]
+}
+
+#[test]
+fn turns_are_counted_as_blocks_take_them() {
+    let flash = FlashConfig { head_dim: 64, causal: false, window: None, ..super::super::tests::plain() };
+    let turns = |flash, lens| turns_of_a_head(&PassConfig { flash }, lens);
+    assert_eq!(turns(flash, [1024, 1024]), (8, 64));
+    assert_eq!(turns(flash, [100, 300]), (1, 3));
+    let causal = FlashConfig { causal: true, ..flash };
+    assert_eq!(turns(causal, [1024, 1024]), (8, 36));
+    assert_eq!(turns(FlashConfig { head_dim: 128, ..causal }, [256, 256]), (4, 6));
+    // A block of 128 keys and a window of 128 reach two tiles of 128 queries, the last block one.
+    assert_eq!(turns(FlashConfig { window: Some(128), ..causal }, [1024, 1024]), (2, 15));
 }
