@@ -9,8 +9,18 @@ use crate::formats::RowProblem;
 /// Fields with the instructions for a conversation. They become its system message.
 pub(crate) const SYSTEMS: [&str; 4] = ["system", "system_prompt", "system_message", "system_instruction"];
 /// Fields that have a part of a conversation, whatever their type. If they are left out, Kiln says so.
-const PARTS: [&str; 8] =
-    ["input", "context", "history", "messages", "conversations", "tools", "functions", "documents"];
+const PARTS: [&str; 10] = [
+    "input",
+    "context",
+    "history",
+    "messages",
+    "conversations",
+    "tools",
+    "functions",
+    "documents",
+    "options",
+    "choices",
+];
 /// Pairs of earlier turns.
 const HISTORY: &str = "history";
 
@@ -124,17 +134,28 @@ impl<'r> Found<'r> {
         Ok(messages)
     }
 
-    /// Returns the fields with a text that is in none of the messages.
+    /// Returns the fields with a text that is in none of the messages, also within lists and objects.
     pub(super) fn left_out<'m>(&self, messages: impl Iterator<Item = &'m ChatMessage> + Clone) -> Vec<String> {
         let is_said =
             |text: &str| text.trim().is_empty() || messages.clone().any(|one| one.content.trim() == text.trim());
         let is_lost = |(name, value): &(&String, &Value)| match value {
             Value::String(text) => !is_said(text),
-            value if is_nothing(value) || !PARTS.contains(&name.as_str()) => false,
+            value if is_nothing(value) => false,
+            value if !PARTS.contains(&name.as_str()) => has_sentence(value, &|text| !is_said(text)),
             list => message_list(name, list).map_or(true, |list| list.iter().any(|one| !is_said(&one.content))),
         };
         let others = self.row.iter().filter(|(name, _)| !self.used.contains(&name.as_str()));
         others.filter(is_lost).map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// Whether a list or an object has a text of several words somewhere for which `is_lost` holds. Marks and names are single words.
+fn has_sentence(value: &Value, is_lost: &dyn Fn(&str) -> bool) -> bool {
+    match value {
+        Value::String(text) => text.trim().contains(char::is_whitespace) && is_lost(text),
+        Value::Array(values) => values.iter().any(|value| has_sentence(value, is_lost)),
+        Value::Object(fields) => fields.values().any(|value| has_sentence(value, is_lost)),
+        _ => false,
     }
 }
 

@@ -199,6 +199,10 @@ fn fields_with_texts_that_no_message_has_are_named() {
         (format!(r#"{{"prompt": "Hi", "messages": {LIST}}}"#), &[][..]),
         (format!(r#"{{"context": "c", "history": [["a", "b"]], "messages": {LIST}}}"#), &["context", "history"]),
         (r#"{"question": "Hi", "context": ["c"], "answer": "x"}"#.to_owned(), &["context"]),
+        (r#"{"question": "Hi", "options": {"A": "x", "B": "y"}, "answer": "x"}"#.to_owned(), &["options"]),
+        (r#"{"question": "Hi", "endings": ["he left", "he stayed"], "answer": "x"}"#.to_owned(), &["endings"]),
+        (r#"{"question": "Hi", "page": {"n": 1, "body": ["two words"]}, "answer": "x"}"#.to_owned(), &["page"]),
+        (r#"{"question": "Hi", "tags": ["a", "b"], "said": {"t": "x"}, "answer": "x"}"#.to_owned(), &[]),
         (
             r#"{"question": "Hi", "history": "before", "answer": "x", "reasoning": "y"}"#.to_owned(),
             &["history", "reasoning"],
