@@ -16,8 +16,8 @@ use pliron_llvm::ops::AddrSpaceCastOp;
 use pliron_llvm::types::PointerType;
 
 /// LLVM's numbers of the address spaces.
-const GLOBAL: u32 = 1;
-const SHARED: u32 = 3;
+pub(super) const GLOBAL: u32 = 1;
+pub(super) const SHARED: u32 = 3;
 
 #[cube_op(name = "kiln.copy_async")]
 #[result_ty(none)]
@@ -53,7 +53,12 @@ impl ToLLVMDialect for CopyOp {
 }
 
 /// Returns `pointer` as a pointer into address space `space`.
-fn in_space(ctx: &mut Context, rewriter: &mut DialectConversionRewriter, pointer: Value, space: u32) -> Value {
+pub(super) fn in_space(
+    ctx: &mut Context,
+    rewriter: &mut DialectConversionRewriter,
+    pointer: Value,
+    space: u32,
+) -> Value {
     let wanted = PointerType::get(ctx, space).into();
     if pointer.get_type(ctx) == wanted {
         return pointer;

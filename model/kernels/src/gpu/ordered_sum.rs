@@ -19,12 +19,10 @@ use cubecl_ir::{CanMaterialize, HasSideEffects};
 use cubecl_llvm::shared::intrinsic::{call_void, i32_const_op, i64_ty};
 use cubecl_llvm::shared::to_llvm::ToLLVMDialect;
 use pliron_llvm::op_interfaces::CastOpInterface as _;
-use pliron_llvm::ops::{AddrSpaceCastOp, InlineAsmOp, PtrToIntOp};
-use pliron_llvm::types::{PointerType, VoidType};
+use pliron_llvm::ops::{InlineAsmOp, PtrToIntOp};
+use pliron_llvm::types::VoidType;
 
-/// LLVM's numbers of the address spaces.
-const GLOBAL: u32 = 1;
-const SHARED: u32 = 3;
+use super::async_copy::{GLOBAL, SHARED, in_space};
 
 /// Replaces `op` by an instruction with side effects, of which `constraints` names the register classes of `operands`.
 fn replace_by_asm(
@@ -42,13 +40,7 @@ fn replace_by_asm(
 
 /// Returns the address of `pointer` in address space `space`.
 fn address(ctx: &mut Context, rewriter: &mut DialectConversionRewriter, pointer: Value, space: u32) -> Value {
-    let wanted = PointerType::get(ctx, space).into();
-    let mut pointer = pointer;
-    if pointer.get_type(ctx) != wanted {
-        let cast = AddrSpaceCastOp::new(ctx, pointer, wanted);
-        rewriter.insert_op(ctx, &cast);
-        pointer = cast.get_result(ctx);
-    }
+    let pointer = in_space(ctx, rewriter, pointer, space);
     let integer = i64_ty(ctx);
     let address = PtrToIntOp::new(ctx, pointer, integer);
     rewriter.insert_op(ctx, &address);

@@ -143,13 +143,13 @@ fn attend<E: Float>(
     let queries = tile(describe::<E>(&memory.queries.tiles, comptime![cfg.rows_layout()]), group, cfg);
     let keys = describe::<E>(&memory.keys.tiles, comptime![cfg.rows_layout()]);
     let values = describe::<E>(&memory.values.tiles, comptime![cfg.columns_layout()]);
-    let mut probabilities = left_operand::<E>();
+    let mut probabilities = left_operand::<E>(TILE);
     memory.queries.loaded.index(0usize).wait_parity(0u32);
     memory.keys.loaded.index(0usize).wait_parity(0u32);
     let mut scores = scores_of::<E>(queries, keys, cfg);
     take_probabilities(&mut scores, rows, call, block, sight, 0u32, at, cfg);
     // The next left operand, while a product still reads the previous one.
-    let mut rounded = left_operand::<E>();
+    let mut rounded = left_operand::<E>(TILE);
     round_into::<E>(&scores, &mut rounded);
 
     for next in 1..sight.blocks {

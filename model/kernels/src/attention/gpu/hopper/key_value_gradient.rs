@@ -57,8 +57,8 @@ pub(super) fn key_value_gradient<E: Float>(
     let mut gradients = Gradients::<E> {
         dk: zeros(comptime![cfg.head_dim]),
         dv: zeros(comptime![cfg.head_dim]),
-        probabilities: left_operand::<E>(),
-        d_scores: left_operand::<E>(),
+        probabilities: left_operand::<E>(TILE),
+        d_scores: left_operand::<E>(TILE),
     };
     accumulate::<E>(&mut gradients, &mut memory, inputs, data, call, &block, cfg);
 

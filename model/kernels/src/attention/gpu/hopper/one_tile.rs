@@ -77,7 +77,7 @@ pub(super) fn one_tile_gradients<E: Float>(
 
     // dV = P^T d_out.
     let streamed = describe::<E>(&memory.tiles.tiles, comptime![cfg.columns_layout()]);
-    let mut dropped = left_operand::<E>();
+    let mut dropped = left_operand::<E>(TILE);
     round_into::<E>(&kept_values(&p, kept[0], dropout.args.scale, cfg), &mut dropped);
     let mut dv = zeros(head_dim);
     enqueue::<E>(&mut dv, &dropped, tile(streamed, 3u32, cfg), comptime![cfg.columns_layout()]);
@@ -221,7 +221,7 @@ fn score_gradient<E: Float>(
     }
     let deltas = row_pairs(&memory.row_values, place(unit_here()).column + comptime![TILE as u32], TILE);
     let d_probabilities = kept_values(&dp, kept[0], keep, cfg);
-    let mut d_scores = left_operand::<E>();
+    let mut d_scores = left_operand::<E>(TILE);
     let mut gradients = score_gradients(p, &d_probabilities, &deltas, comptime![cfg.scale()].runtime());
     pass_bound(&mut gradients, p, &memory.row_values, place(unit_here()).column, cfg);
     round_into::<E>(&gradients, &mut d_scores);

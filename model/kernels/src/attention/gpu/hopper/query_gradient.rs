@@ -157,7 +157,7 @@ fn accumulate<E: Float>(
     let gradients = tile(queries, 1u32, cfg);
     let streamed_rows = describe::<E>(&memory.streamed.tiles, comptime![cfg.rows_layout()]);
     let streamed_columns = describe::<E>(&memory.streamed.tiles, comptime![cfg.columns_layout()]);
-    let mut d_scores = left_operand::<E>();
+    let mut d_scores = left_operand::<E>(TILE);
     memory.resident.loaded.index(0usize).wait_parity(0u32);
 
     for nth in 0..sight.blocks {

@@ -7,13 +7,13 @@ use crate::attention::gpu::shared::Pair;
 use crate::attention::gpu::shared::config::{FlashConfig, TILE};
 use crate::gpu::wgmma::{FRAGMENT, K_STEP, commit, fence, multiply, multiply_shared, pin, pin_all, wait, zeros};
 
-/// Allocates registers for a 64 x 64 left operand. Allocate before a loop, not inside it: a product that is still in
+/// Allocates registers for a left operand of 64 x `columns`. Allocate before a loop, not inside it: a product that is still in
 /// flight in the next turn reads these registers, and the compiler reuses registers that are not live.
 #[cube]
-pub(super) fn left_operand<E: Float>() -> Sequence<Array<E>> {
+pub(super) fn left_operand<E: Float>(#[comptime] columns: usize) -> Sequence<Array<E>> {
     let mut fragments = Sequence::<Array<E>>::new();
     #[unroll]
-    for _ in 0..comptime![TILE / K_STEP] {
+    for _ in 0..comptime![columns / K_STEP] {
         let mut fragment = Array::<E>::new(FRAGMENT);
         #[unroll]
         for i in 0..FRAGMENT {
@@ -24,7 +24,7 @@ pub(super) fn left_operand<E: Float>() -> Sequence<Array<E>> {
     fragments
 }
 
-/// Rounds a 64 x 64 accumulator to the left operand of the next product.
+/// Rounds an accumulator to the left operand of the next product.
 #[cube]
 pub(super) fn round_into<E: Float>(values: &Array<f32>, fragments: &mut Sequence<Array<E>>) {
     #[unroll]
@@ -65,7 +65,7 @@ pub(super) fn product<E: Float>(
     #[comptime] layout: WgmmaTileLayout,
 ) {
     #[unroll]
-    for step in 0..comptime![TILE / K_STEP] {
+    for step in 0..fragments.len() {
         multiply::<E>(acc, fragments.index(step), tile, step, layout);
     }
 }

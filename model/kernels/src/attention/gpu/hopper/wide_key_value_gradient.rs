@@ -53,7 +53,7 @@ pub(super) fn wide_key_value_gradient<E: Float>(
     };
     sync_async_proxy_shared();
     sync_cube();
-    let mut gradient = Gradient::<E> { sum: zeros(comptime![cfg.head_dim]), left: left_operand::<E>() };
+    let mut gradient = Gradient::<E> { sum: zeros(comptime![cfg.head_dim]), left: left_operand::<E>(TILE) };
     accumulate::<E>(&mut gradient, &mut memory, inputs, data, call, &block, cfg);
 
     let (group, unit) = warpgroup(comptime![cfg.groups()]);

@@ -161,7 +161,7 @@ fn accumulate<E: Float>(
     let key_rows = describe::<E>(&memory.keys.tiles, comptime![cfg.rows_layout()]);
     let key_columns = describe::<E>(&memory.keys.tiles, comptime![cfg.columns_layout()]);
     let value_rows = describe::<E>(&memory.values.tiles, comptime![cfg.rows_layout()]);
-    let mut d_scores = left_operand::<E>();
+    let mut d_scores = left_operand::<E>(TILE);
     memory.queries.loaded.index(0usize).wait_parity(0u32);
     memory.gradients.loaded.index(0usize).wait_parity(0u32);
 

@@ -12,7 +12,7 @@ use super::memory::{
 };
 use super::sums::{Sums, add_part, pass_lock, sum_of, turn_of};
 use crate::attention::gpu::hopper::key_value_gradient::QueryData;
-use crate::attention::gpu::hopper::tile::{round_into, settle};
+use crate::attention::gpu::hopper::tile::{enqueue, left_operand, round_into, settle};
 use crate::attention::gpu::shared::Oct;
 use crate::attention::gpu::shared::arguments::{Call, Inputs, Lens};
 use crate::attention::gpu::shared::config::TILE;
@@ -24,7 +24,7 @@ use crate::attention::gpu::shared::softmax::{exponentials, row_pairs, score_grad
 use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::ordered_sum::settle_reads;
 use crate::gpu::pipeline::await_turn;
-use crate::gpu::wgmma::{FRAGMENT, K_STEP, commit, fence, multiply, multiply_shared, pin, pin_all, wait, zeros};
+use crate::gpu::wgmma::{K_STEP, commit, fence, multiply_shared, pin, wait, zeros};
 
 /// Computes the gradients of keys and values, and adds the gradients of the queries to `sums`.
 #[cube(launch_unchecked)]
@@ -50,8 +50,8 @@ pub(super) fn one_pass_gradients<E: Float>(
     let mut gradients = Gradients::<E> {
         dk: zeros(comptime![cfg.flash.head_dim]),
         dv: zeros(comptime![cfg.flash.head_dim]),
-        probabilities: left_operand(comptime![cfg.rows()]),
-        d_scores: left_operand(comptime![cfg.rows()]),
+        probabilities: left_operand::<E>(comptime![cfg.rows()]),
+        d_scores: left_operand::<E>(comptime![cfg.rows()]),
     };
     if column.blocks > 0 {
         accumulate::<E>(&mut gradients, &mut memory, inputs, data, call, sums, &column, cfg);
@@ -74,22 +74,6 @@ struct Gradients<E: Float> {
     dv: Array<f32>,
     probabilities: Sequence<Array<E>>,
     d_scores: Sequence<Array<E>>,
-}
-
-/// Allocates registers for a left operand of 64 x `columns`.
-#[cube]
-fn left_operand<E: Float>(#[comptime] columns: usize) -> Sequence<Array<E>> {
-    let mut fragments = Sequence::<Array<E>>::new();
-    #[unroll]
-    for _ in 0..comptime![columns / K_STEP] {
-        let mut fragment = Array::<E>::new(FRAGMENT);
-        #[unroll]
-        for i in 0..FRAGMENT {
-            fragment[i] = E::from_int(0);
-        }
-        fragments.push(fragment);
-    }
-    fragments
 }
 
 /// Adds to all gradients what the pairs of the block's keys and their queries contribute, of which there is at least one.
@@ -252,7 +236,7 @@ fn add_to_dv<E: Float>(
     let p = exponentials(scores, &log_sums, comptime![cfg.flash.scale() * LOG2_E].runtime());
     round_into::<E>(&p, &mut gradients.probabilities);
     let right = operands.d_out_columns + slot_of(nth, cfg);
-    add_columns::<E>(&mut gradients.dv, &gradients.probabilities, right, cfg);
+    enqueue::<E>(&mut gradients.dv, &gradients.probabilities, right, comptime![query_columns(cfg)]);
     p
 }
 
@@ -275,7 +259,7 @@ fn add_to_dk<E: Float>(
     let d_scores = score_gradients(p, dp, &deltas, comptime![cfg.flash.scale()].runtime());
     round_into::<E>(&d_scores, &mut gradients.d_scores);
     let right = operands.query_columns + slot_of(nth, cfg);
-    add_columns::<E>(&mut gradients.dk, &gradients.d_scores, right, cfg);
+    enqueue::<E>(&mut gradients.dk, &gradients.d_scores, right, comptime![query_columns(cfg)]);
     let (group, unit) = warpgroup(2usize);
     store_d_scores::<E>(&gradients.d_scores, &mut memory.d_scores, nth % 2, group, unit, cfg);
 }
@@ -323,19 +307,6 @@ fn multiply_rows<E: Float>(acc: &mut Array<f32>, own: u32, streamed: u32, #[comp
     #[unroll]
     for step in 0..comptime![cfg.flash.head_dim / K_STEP] {
         multiply_shared::<E>(acc, own, streamed, step, comptime![key_rows(cfg)], comptime![query_rows(cfg)]);
-    }
-    commit();
-}
-
-/// Enqueues `acc += left * streamed`, over the rows of a streamed tile, after the thread's writes to `left`.
-#[cube]
-fn add_columns<E: Float>(acc: &mut Array<f32>, left: &Sequence<Array<E>>, streamed: u32, #[comptime] cfg: PassConfig) {
-    pin_all::<E>(left);
-    pin(&*acc);
-    fence();
-    #[unroll]
-    for step in 0..left.len() {
-        multiply::<E>(acc, left.index(step), streamed, step, comptime![query_columns(cfg)]);
     }
     commit();
 }
