@@ -1,5 +1,6 @@
 //! Kiln's own launcher: one process per device of this machine, with the same arguments.
 
+mod failure;
 mod groups;
 mod lines;
 pub mod numa;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use self::failure::Failure;
 use self::groups::Groups;
 pub use self::lines::{Show, Stream};
 pub use self::signals::Signals;
@@ -68,7 +70,8 @@ pub enum LaunchError {
 ///
 /// Rank 0 has this process's stdout and stderr, so that its progress bar stays as it is. `show` gets the lines of the other
 /// ranks, which begin with `[1]`, and the launcher's own. When a process fails, the others have 2.5 s to end by
-/// themselves. Returns 0, or the exit code of the first process that failed, 128 and more for a signal.
+/// themselves. Returns 0, or the exit code of the process that failed first, 128 and more for a signal. If others failed because a
+/// signal ended a process, that process counts.
 ///
 /// Ranks may say that they go on without those that are lost ([`Link::survive`](crate::Link::survive)). A process that a signal ends, or
 /// that the others do not hear, then ends nothing: another process takes its place.
@@ -217,40 +220,57 @@ impl Ranks<'_> {
 
     /// Waits for all processes, passes signals on, and ends all when one fails, unless the others go on without it.
     fn wait(&mut self, signals: &Signals) -> Result<u8, LaunchError> {
-        let mut failed: Option<(u8, Instant)> = None;
+        let mut failure: Option<Failure> = None;
         while self.running.iter().any(|rank| rank.ended.is_none()) {
             for signal in signals.take() {
                 self.pass_on(signal, signals);
             }
-
             for rank in 0..self.running.len() {
-                let Some(status) = self.running[rank].reap()?.filter(|status| !status.success()) else { continue };
-                if failed.is_some() || self.running[rank].is_dismissed {
-                    continue;
-                }
-                if !signals.end_was_asked() && self.go_on_without(rank, status)? {
-                    continue;
-                }
-                let (code, how) = in_words(status);
-                failed = Some((code, Instant::now()));
-                if code != REFUSED {
-                    let has_others = self.running.iter().any(|rank| rank.ended.is_none());
-                    let then = if has_others { "ending the other ranks" } else { "no other rank is left" };
-                    self.say(&format!("{} ended with {how}; {then}", self.running[rank].name()));
-                }
+                self.look_at(rank, signals, &mut failure)?;
             }
-
-            match failed {
+            match &mut failure {
                 None => self.regroup()?,
-                Some((_, since)) if since.elapsed() >= GRACE => self.kill(),
-                Some(_) => {}
+                Some(failure) => {
+                    self.name(failure);
+                    if failure.age() >= GRACE {
+                        self.kill();
+                    }
+                }
             }
             sleep(TICK);
         }
 
         // Their last lines.
         self.running.iter_mut().flat_map(|rank| rank.lines.drain(..)).for_each(lines::Forwarder::finish);
-        Ok(failed.map_or(0, |(code, _)| code))
+        Ok(failure.map_or(0, |failure| in_words(failure.status).0))
+    }
+
+    /// Notes a rank that has failed, unless the others go on without it.
+    fn look_at(&mut self, rank: usize, signals: &Signals, failure: &mut Option<Failure>) -> Result<(), LaunchError> {
+        let Some(status) = self.running[rank].reap()?.filter(|status| !status.success()) else { return Ok(()) };
+        if self.running[rank].is_dismissed {
+            return Ok(());
+        }
+        match failure {
+            Some(failure) => failure.or(rank, status),
+            None if !signals.end_was_asked() && self.go_on_without(rank, status)? => {}
+            None => *failure = Some(Failure::new(rank, status)),
+        }
+        Ok(())
+    }
+
+    /// Names the rank that ends the run, once it is certain.
+    fn name(&self, failure: &mut Failure) {
+        let has_others = self.running.iter().any(|rank| rank.ended.is_none());
+        if failure.is_named || (has_others && !failure.is_certain()) {
+            return;
+        }
+        failure.is_named = true;
+        let (code, how) = in_words(failure.status);
+        if code != REFUSED {
+            let then = if has_others { "ending the other ranks" } else { "no other rank is left" };
+            self.say(&format!("{} ended with {how}; {then}", self.running[failure.rank].name()));
+        }
     }
 
     /// Starts another process for a rank that was lost, if the others go on without it. Returns whether they do.

@@ -100,6 +100,16 @@ fn a_killed_rank_is_named_with_its_signal() {
 }
 
 #[test]
+fn a_rank_that_misses_a_killed_one_and_ends_first_is_not_named() {
+    let fake = Fake::new();
+    let code =
+        fake.run(3, "if [ $KILN_RANK = 1 ]; then sleep 0.2; kill -9 $$; fi; [ $KILN_RANK = 0 ] || sleep 1; exit 1");
+    assert_eq!(code, 128 + 9);
+    let expected = "rank 1 (cpu) ended with signal 9 (SIGKILL); ending the other ranks";
+    assert_eq!(fake.lines(), [(Stream::Err, expected.into())]);
+}
+
+#[test]
 fn a_signal_is_passed_on_to_every_rank_once() {
     let fake = Fake::new();
     let (folder, signals) = (fake.folder.path().to_owned(), fake.signals.clone());
