@@ -1,3 +1,4 @@
+mod batches;
 mod beam;
 mod conversation;
 mod text;
