@@ -67,6 +67,7 @@ fn train<M: Model>(
         return finish(part);
     }
     let (mut run, resume) = args.run(part.link.clone(), part.device)?;
+    run.options.data = init.data();
     run.config().check_figure(M::FIGURES)?;
     if args.dry_run {
         dry_run::print(&run, resume, args.show_config, init)?;

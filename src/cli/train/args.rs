@@ -253,6 +253,7 @@ impl Args {
             reference_operators: self.reference_operators,
             console: !self.quiet,
             link,
+            data: None, // of the program, which has more to say than its arguments
         };
         Ok((run, resume))
     }

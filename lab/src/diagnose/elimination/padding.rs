@@ -14,6 +14,9 @@ use crate::diagnose::data_stats::{DataStats, better};
 /// # Errors
 /// If the token cache cannot be read.
 pub(super) fn run<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
+    if subject.init.data().is_some() {
+        return Ok(Err("not for data of a program's own: the token caches of files are counted here".into()));
+    }
     if subject.config.data.cache_limit.is_some() {
         let reason = match traits_of(subject.config.task).reads {
             Reads::Pairs => "data.cache_limit keeps a part of the token cache, whose lengths are counted here",
