@@ -1,20 +1,22 @@
 """Two CPU ranks over a slow link: speed and loss for several accumulations and intervals, and what Kiln recommends.
 
-usage: slow_link.py KILN [--rate 100] [--steps 20] [--loss-batches 0] [--out table.json]
+usage: slow_link.py KILN [--rate 100] [--steps 22] [--busy] [--loss-batches 0] [--out table.json]
 
 KILN is the program. Rank 1 reaches rank 0 through a proxy in this process, which passes on RATE megabytes per second in each direction.
-Both ranks compute with one thread. Times are between steps of `metrics.jsonl`, without the first three steps; the fastest quarter of them
-counts, because other processes only add time. "Alone" are two runs of one rank at the same time without a link: twice one device on a
+Both ranks compute with one thread. Times are between steps of `metrics.jsonl`, without the first three steps, of two runs of each kind in
+turn; the fastest quarter of them counts, because other processes only add time. "Alone" are two runs of one rank at the same time without a link: twice one device on a
 machine that both share.
 
 For train.sync_every = 10, steps with and without an exchange are timed. Longer intervals follow from these two times, because twenty
-steps have at most one exchange of theirs. With --loss-batches N, five settings train on N micro-batches per rank, and their validation loss is shown.
+steps have at most one exchange of theirs. With --busy, for a machine that is never idle, the table is composed of two parts: the processor
+time of a step alone, which other processes hardly change, and the time of an exchange. With --loss-batches N, five settings train on N micro-batches per rank, and their validation loss is shown.
 """
 
 import argparse
 import glob
 import json
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -29,7 +31,8 @@ LOSS_POINTS = [(1, 1), (4, 1), (16, 1), (1, 10), (1, 100)]
 CHUNK = 128 << 10
 CREDIT = 0.02  # seconds of a late wake-up that are made up for
 WARM_UP = 3
-BATCH_TOKENS = 256
+TURNS = 2
+BATCH_TOKENS = 128
 SETTINGS = [
     "model.d_model=256", "model.n_heads=4", "model.d_ff=1024", "model.n_decoder_layers=4", "tokenizer.vocab_size=2000",
     f"loader.batch_tokens={BATCH_TOKENS}", "data.text.seq_len=64", "loader.num_workers=1", "train.log_every=1",
@@ -129,6 +132,17 @@ class Place:
         ]
         return self.finish(both)[0]
 
+    def cpu_secs(self, name, settings):
+        """The processor time of a run alone."""
+        run = os.path.join(self.folder, name)
+        process = self.start(["train", "--task", "lm", "--preset", "gpt2-tiny", "--run", run], settings, {})
+        text = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            sys.exit(text)
+        shutil.rmtree(run)
+        return usage.ru_utime + usage.ru_stime
+
     def train(self, name, settings):
         run = os.path.join(self.folder, name)
         self.ranks(["train", "--task", "lm", "--preset", "gpt2-tiny", "--run", run], settings)
@@ -142,8 +156,11 @@ class Place:
 
 
 def records(run):
+    """The records of a run, whose folder is removed: checkpoints of many runs would fill a disk."""
     with open(os.path.join(run, "metrics.jsonl")) as file:
-        return [json.loads(line) for line in file]
+        found = [json.loads(line) for line in file]
+    shutil.rmtree(run)
+    return found
 
 
 def secs_of_steps(records):
@@ -163,20 +180,47 @@ def speed_table(place, n_steps):
     for accumulated in ACCUMULATIONS:
         settings = [f"train.grad_accum_steps={accumulated}", f"train.steps={n_steps}"]
         tokens = accumulated * BATCH_TOKENS
-        alone = [fast(secs_of_steps(run).values()) for run in place.alone(f"alone-{accumulated}", settings)]
-        twice = sum(tokens / secs for secs in alone)
+        alone, each, local, outer = [[], []], [], [], []
+        for turn in range(TURNS):
+            name = f"{accumulated}-{turn}"
+            for secs, run in zip(alone, place.alone(f"alone-{name}", settings)):
+                secs += secs_of_steps(run).values()
+            each += secs_of_steps(place.train(f"each-{name}", settings)).values()
+            of_local = secs_of_steps(place.train(f"local-{name}", [*settings, "train.sync_every=10"]))
+            local += [secs for number, secs in of_local.items() if number % 10]
+            outer += [secs for number, secs in of_local.items() if number % 10 == 0]
 
-        each = secs_of_steps(place.train(f"each-{accumulated}", settings))
-        step = {1: fast(each.values())}
-        local = secs_of_steps(place.train(f"local-{accumulated}", [*settings, "train.sync_every=10"]))
-        without = fast([secs for number, secs in local.items() if number % 10])
-        exchange = fast([secs for number, secs in local.items() if number % 10 == 0]) - without
+        twice = sum(tokens / fast(secs) for secs in alone)
+        step, without = {1: fast(each)}, fast(local)
+        exchange = fast(outer) - without
         step |= {every: without + exchange / every for every in INTERVALS[1:]}
 
         speeds = {every: 2 * tokens / secs for every, secs in step.items()}
         rows.append({
             "accumulated": accumulated, "twice_alone": twice, "exchange_secs": exchange, "local_step_secs": without,
             "tokens_per_sec": speeds, "share": {every: speed / twice for every, speed in speeds.items()},
+        })
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def composed_table(place, n_steps):
+    """The same table from the processor time of steps and the time of an exchange."""
+    long = [f"train.steps={n_steps}", "train.sync_every=2"]
+    steps = secs_of_steps(place.train("exchange", long))
+    exchange = fast([secs for step, secs in steps.items() if step % 2 == 0]) - fast([secs for step, secs in steps.items() if step % 2])
+    rows = []
+    for accumulated in ACCUMULATIONS:
+        def cpu(n):
+            settings = [f"train.grad_accum_steps={accumulated}", f"train.steps={n}"]
+            return min(place.cpu_secs(f"cpu-{accumulated}-{n}-{turn}", settings) for turn in range(TURNS))
+
+        tokens, step = accumulated * BATCH_TOKENS, (cpu(14) - cpu(4)) / 10
+        speeds = {every: 2 * tokens / (step + exchange / every) for every in INTERVALS}
+        share = {every: step / (step + exchange / every) for every in INTERVALS}
+        rows.append({
+            "accumulated": accumulated, "step_cpu_secs": step, "exchange_secs": exchange, "twice_alone": 2 * tokens / step,
+            "tokens_per_sec": speeds, "share": share,
         })
         print(json.dumps(rows[-1]), flush=True)
     return rows
@@ -200,7 +244,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kiln")
     parser.add_argument("--rate", type=float, default=100, help="megabytes per second in each direction")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=22)
+    parser.add_argument("--busy", action="store_true")
     parser.add_argument("--loss-batches", type=int, default=0)
     parser.add_argument("--only-losses", action="store_true")
     parser.add_argument("--out")
@@ -215,7 +260,8 @@ def main():
             command = ["diagnose", "--task", "lm", "--preset", "gpt2-tiny", "--only", "link,together", "--steps", "4", "--repeats", "3"]
             found["diagnosis"] = place.ranks(command, ["train.grad_accum_steps=1"])
             print(found["diagnosis"], flush=True)
-            found["speeds"] = speed_table(place, arguments.steps)
+            table = composed_table if arguments.busy else speed_table
+            found["speeds"] = table(place, arguments.steps)
         if arguments.loss_batches:
             found["losses"] = losses(place, arguments.loss_batches)
     if arguments.out:

@@ -99,7 +99,7 @@ fn train<M: Model>(
         Ended::Stopped => print_line(&report::stopped(&outcome, &dir, args.devices.list())),
         ended => {
             let shown = !args.quiet && ended != Ended::AlreadyFinished && has_one_screen();
-            report::print(&outcome, &session, &dir, shown, init.is_own())?;
+            report::print(&outcome, &session, &dir, shown, init)?;
         }
     }
     Ok(())

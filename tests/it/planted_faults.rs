@@ -219,7 +219,8 @@ fn a_program_with_data_of_its_own_trains_resumes_and_measures() {
     };
     let train = ["train", "--task", "lm", "--preset", "gpt2-tiny", "--device", "cpu", "--run", "runs/own"];
     let settings = ["--set", "model.d_model=32", "--set", "train.steps=6", "--set", "optim.warmup_steps=1"];
-    run(&[&train[..], &settings[..]].concat());
+    let trained = run(&[&train[..], &settings[..]].concat());
+    assert!(trained.contains("planted_faults report runs/own"), "the next command is one that it has: {trained}");
     let resumed = run(&["train", "--run", "runs/own", "--resume", "--device", "cpu", "--set", "train.steps=9"]);
     assert!(resumed.contains("step 9"), "{resumed}");
 

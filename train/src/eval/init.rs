@@ -31,7 +31,11 @@ pub struct Init<'a, M> {
 impl Init<'_, Transformer> {
     /// Makes Kiln's Transformer. The seed decides its weights, on any device.
     pub fn transformer() -> Self {
-        Self { make: Box::new(|model, seed, device| model.init(seed, FloatDType::F32, device)), is_own: false, data: None }
+        Self {
+            make: Box::new(|model, seed, device| model.init(seed, FloatDType::F32, device)),
+            is_own: false,
+            data: None,
+        }
     }
 }
 

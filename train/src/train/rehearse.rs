@@ -83,7 +83,13 @@ impl<M: Model> Trainer<M> {
             self.reporting.end_line(self.state.step, replayed);
         }
         self.reporting.read_lines(&mut self.state, false)?; // host sync
-        Ok(RehearsedStep { facts, shapes: group.shapes().collect(), replayed_share: replayed.share, started, ended: Instant::now() })
+        Ok(RehearsedStep {
+            facts,
+            shapes: group.shapes().collect(),
+            replayed_share: replayed.share,
+            started,
+            ended: Instant::now(),
+        })
     }
 
     /// Takes steps until the device is done with them.

@@ -3,17 +3,20 @@
 //! A step that computes shrinks with its batch. A step that consists of many small operations, such as a loop over rows, does not: it
 //! takes as long for rows of a quarter of the length. Where the loop goes over positions, it takes as long for a quarter of the rows.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use burn::tensor::FloatDType;
 use burn_autodiff::NodeId;
-use kiln_data::{BatchLayout, HostBatch, PairParts, Shape, TextParts};
-use kiln_model::{Batch, DropoutStream};
+use kiln_model::DropoutStream;
 use kiln_train::config::Capture;
-use kiln_train::device::{is_cpu, upload};
+use kiln_train::device::is_cpu;
 use kiln_train::eval::Model;
+use kiln_train::train::feed::Group;
 use kiln_train::train::step::group_gradients;
 
 use super::figures::{Calls, Figures};
+use super::smaller::{Less, Smaller};
 use super::subject::Subject;
 use super::verdict::{Found, Verdict, percent};
 use super::watch::{pace, read};
@@ -33,30 +36,18 @@ pub(super) fn run<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> 
             "Kiln's own models are replayed on this device: the test graphs measures what their calls cost".into(),
         ));
     }
-    let mut loader = subject.loader(subject.window()?, 0)?;
-    let steps = (0..subject.effort.steps)
-        .map(|_| (0..subject.accumulated()).map(|_| Ok(loader.next_batch()?)).collect::<Result<Vec<_>>>())
-        .collect::<Result<Vec<_>>>()?;
-    let part = Calls::PART;
-
-    let upload_all = |change: &dyn Fn(&HostBatch) -> HostBatch| -> Vec<Vec<Batch>> {
-        let batches = |step: &Vec<HostBatch>| step.iter().map(|host| upload(&change(host), &subject.device)).collect();
-        steps.iter().map(batches).collect()
-    };
-    let whole = upload_all(&HostBatch::clone);
+    let window = subject.window()?;
+    let smaller = |less| subject.groups(Arc::new(Smaller { inner: window.clone(), less, part: Calls::PART }));
+    let (whole, short, few) = (subject.groups(window.clone())?, smaller(Less::Length)?, smaller(Less::Rows)?);
     let n = count(subject, &whole[0])?;
-    let (short, few) = (upload_all(&|host| shorter(host, part)), upload_all(&|host| fewer(host, part)));
     let times = in_turn(subject, [&whole, &short, &few])?;
     let [whole_ms, short_ms, few_ms] = times.each_ref().map(Times::fastest);
-    let host_share = if is_cpu(&subject.device) { None } else { Some(host_share(subject, &whole)?) };
+    let host_share = if is_cpu(&subject.device) { None } else { Some(host_share(subject, &whole[0])?) };
     let calls = Calls { n, whole_ms, short_ms, few_ms, host_share };
-    let is_replayed = is_replayed(subject, &whole)?;
+    let is_replayed = is_replayed(subject, &whole[0])?;
     // Batches of a row or a token cannot be made smaller.
-    let positions = |change: &dyn Fn(&HostBatch) -> HostBatch| -> usize {
-        steps.iter().flatten().map(|host| change(host).shape().padded_tokens()).sum()
-    };
-    let smaller = positions(&|host| shorter(host, part)).max(positions(&|host| fewer(host, part)));
-    let is_small = positions(&HostBatch::clone) < 3 * smaller;
+    let positions = |groups: &[Group]| groups.iter().map(Group::padded_tokens).sum::<u64>();
+    let is_small = positions(&whole) < 3 * positions(&short).max(positions(&few));
     figures.calls = (is_own && !is_replayed && !is_small).then_some(calls);
 
     let words = match is_small {
@@ -80,13 +71,13 @@ pub(super) fn run<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> 
 }
 
 /// Counts the operations on floating-point tensors in the loss of the first batch.
-fn count<M: Model>(subject: &Subject<'_, M>, batches: &[Batch]) -> Result<u64> {
+fn count<M: Model>(subject: &Subject<'_, M>, group: &Group) -> Result<u64> {
     let state = subject.state()?;
     let stream = DropoutStream::new(state.seed, 0, &state.device);
     let stream = Model::has_dropout(&state.model).then_some(&stream);
     // Autodiff numbers the result of each operation.
     let before = NodeId::new().value;
-    let loss = state.model.loss(&batches[0], state.label_smoothing, stream).loss_sum;
+    let loss = state.model.loss(&group.batches[0], state.label_smoothing, stream).loss_sum;
     let n = NodeId::new().value - before - 1;
     // Its graph is freed by a backward pass.
     drop(loss.backward());
@@ -114,15 +105,15 @@ impl Times {
 }
 
 /// Times forward and backward of three kinds of batches in turn, step by step.
-fn in_turn<M: Model>(subject: &Subject<'_, M>, kinds: [&Vec<Vec<Batch>>; 3]) -> Result<[Times; 3]> {
+fn in_turn<M: Model>(subject: &Subject<'_, M>, kinds: [&Vec<Group>; 3]) -> Result<[Times; 3]> {
     let state = subject.state()?;
     let once = Effort::new(1, 1);
-    let mut times = kinds.map(|steps| Times(vec![Vec::new(); steps.len()]));
+    let mut times = kinds.map(|groups| Times(vec![Vec::new(); groups.len()]));
     for repeat in 0..subject.effort.warm_up + subject.effort.repeats {
         for step in 0..subject.effort.steps {
-            for (steps, Times(times)) in kinds.iter().zip(&mut times) {
+            for (groups, Times(times)) in kinds.iter().zip(&mut times) {
                 let (pace, last) = pace(&subject.device, once, |_| {
-                    let (_, gradients) = group_gradients(&state, &steps[step], 0);
+                    let (_, gradients) = group_gradients(&state, &groups[step].batches, 0);
                     Ok(gradients.0.values.narrow(0, 0, 1).cast(FloatDType::F32))
                 })?;
                 // The first loss scales of fp16 may be too high.
@@ -139,91 +130,21 @@ fn in_turn<M: Model>(subject: &Subject<'_, M>, kinds: [&Vec<Vec<Batch>>; 3]) -> 
 }
 
 /// Returns the fraction of the time of forward and backward after which the host has enqueued them, with an empty queue before.
-fn host_share<M: Model>(subject: &Subject<'_, M>, steps: &[Vec<Batch>]) -> Result<f64> {
+fn host_share<M: Model>(subject: &Subject<'_, M>, group: &Group) -> Result<f64> {
     let state = subject.state()?;
     let effort = Effort { steps: 1, ..subject.effort };
-    let (pace, _) = pace(&subject.device, effort, |_| Ok(group_gradients(&state, &steps[0], 0).1))?;
+    let (pace, _) = pace(&subject.device, effort, |_| Ok(group_gradients(&state, &group.batches, 0).1))?;
     Ok((pace.host_ms / pace.ms.max(1e-9)).min(1.0))
 }
 
 /// Returns whether the run replays forward and backward.
-fn is_replayed<M: Model>(subject: &Subject<'_, M>, steps: &[Vec<Batch>]) -> Result<bool> {
+fn is_replayed<M: Model>(subject: &Subject<'_, M>, group: &Group) -> Result<bool> {
     if is_cpu(&subject.device) || subject.capture() == Capture::Off {
         return Ok(false);
     }
     let (mut state, mut captured) = (subject.state()?, subject.captured());
     for _ in 0..STEPS_TO_REPLAY {
-        read(captured.step(&mut state, &steps[0]).loss_sum)?;
+        read(captured.step(&mut state, &group.batches).loss_sum)?;
     }
     Ok(captured.n_recorded() > 0)
-}
-
-/// Returns the first rows, about one `part`th of them.
-fn fewer(host: &HostBatch, part: usize) -> HostBatch {
-    host.split(part).swap_remove(0)
-}
-
-/// Returns the first part of each row, about one `part`th of it.
-fn shorter(host: &HostBatch, part: usize) -> HostBatch {
-    let Shape { batch_size, source_len, target_len } = host.shape();
-    let cut_to = |len: usize| len.div_ceil(part);
-    let shape = Shape { batch_size, source_len: cut_to(source_len), target_len: cut_to(target_len) };
-    let cut = |ids: &[i32], len: usize| -> Vec<i32> {
-        ids.chunks(len.max(1)).flat_map(|row| &row[..cut_to(len)]).copied().collect()
-    };
-    let at_most = |lengths: &[i32], most: usize| lengths.iter().map(|len| (*len).min(most as i32)).collect();
-    match host.layout {
-        BatchLayout::Pairs => HostBatch::pairs(
-            shape,
-            PairParts {
-                source: cut(host.source(), source_len),
-                target_input: cut(host.target_input(), target_len),
-                labels: cut(host.labels(), target_len),
-                source_lengths: at_most(host.source_lengths(), shape.source_len),
-                target_lengths: at_most(host.target_lengths(), shape.target_len),
-            },
-        ),
-        BatchLayout::Text => {
-            let parts = TextParts {
-                input: cut(host.target_input(), target_len),
-                labels: cut(host.labels(), target_len),
-                positions: cut(host.positions(), target_len),
-                documents: cut(host.documents(), target_len),
-                lengths: at_most(host.lengths(), shape.target_len),
-            };
-            let (token_types, preference) = (host.token_types, host.preference);
-            HostBatch { token_types, preference, ..HostBatch::text(shape, host.boundaries, parts) }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_cut_to_their_first_part() {
-        let shape = Shape::text(2, 5);
-        let ids = |first: i32| (first..first + 10).collect::<Vec<i32>>();
-        let parts =
-            TextParts { input: ids(0), labels: ids(20), positions: ids(40), documents: ids(60), lengths: vec![5, 1] };
-        let host = HostBatch { token_types: true, ..HostBatch::text(shape, true, parts) };
-        let cut = shorter(&host, 4);
-        assert_eq!(cut.shape(), Shape::text(2, 2));
-        assert_eq!((cut.target_input(), cut.labels()), (&[0, 1, 5, 6][..], &[20, 21, 25, 26][..]));
-        assert_eq!((cut.positions(), cut.documents()), (&[40, 41, 45, 46][..], &[60, 61, 65, 66][..]));
-        assert_eq!((cut.lengths(), cut.boundaries, cut.token_types), (&[2, 1][..], true, true));
-
-        let shape = Shape { batch_size: 1, source_len: 8, target_len: 4 };
-        let parts = PairParts {
-            source: (0..8).collect(),
-            target_input: vec![1, 2, 3, 4],
-            labels: vec![2, 3, 4, 5],
-            source_lengths: vec![8],
-            target_lengths: vec![1],
-        };
-        let cut = shorter(&HostBatch::pairs(shape, parts), 4);
-        assert_eq!((cut.source(), cut.target_input(), cut.labels()), (&[0, 1][..], &[1][..], &[2][..]));
-        assert_eq!((cut.source_lengths(), cut.target_lengths()), (&[2][..], &[1][..]));
-    }
 }

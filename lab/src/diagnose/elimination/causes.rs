@@ -262,6 +262,7 @@ fn link(figures: &Figures) -> Option<Cause> {
         percent(together.efficiency()),
         together.n
     );
+
     let proposed = accumulation_for(accumulated, 1.0, saves.clamp(0.0, 0.99));
     let accumulation = (proposed > accumulated as u64)
         .then(|| format!(", train.grad_accum_steps = {proposed} once for {proposed} batches of each device"));

@@ -1,7 +1,5 @@
 //! Memory: whether steps or deferred metrics keep anything, and the peak of the largest batch.
 
-use std::time::Instant;
-
 use anyhow::{Context, Result};
 use burn::tensor::Device;
 use kiln_metrics::units::thousands;
@@ -16,6 +14,7 @@ use super::rhythm;
 use super::subject::Subject;
 use super::verdict::{Found, Test, Verdict, percent};
 use crate::diagnose::ledger::Ledger;
+use crate::diagnose::measure::WorkClock;
 
 /// Steps before the first look.
 const BEFORE: usize = 50;
@@ -76,15 +75,17 @@ fn live<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Fou
     let (mut state, mut captured) = (subject.state()?, subject.captured());
     let mut deferred = DeferredMetrics::default();
     let log_every = subject.config.train.log_every.max(1);
+    // Other processes must not look like work of this one.
+    let clock = WorkClock::start(&subject.device);
     let (mut number, mut secs) = (0, Vec::with_capacity(subject.leak_steps));
     let mut step = |deferred: &mut DeferredMetrics, reads: bool, secs: Option<&mut Vec<f64>>| -> Result<()> {
         let group = &groups[number % groups.len()];
         number += 1;
-        let started = Instant::now();
+        let started = clock.now();
         let measures = captured.step(&mut state, &group.batches);
         if let Some(secs) = secs {
             subject.device.clone().inner().sync().context("waiting for the device")?;
-            secs.push(started.elapsed().as_secs_f64());
+            secs.push((clock.now() - started).as_secs_f64());
         }
         deferred.push(group.facts(&state), measures);
         if reads && (number as u64).is_multiple_of(log_every) {

@@ -13,6 +13,7 @@ mod figures;
 mod live;
 mod padding;
 mod rhythm;
+mod smaller;
 mod stages;
 mod steps;
 mod subject;

@@ -25,12 +25,14 @@ pub(super) fn run<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> 
         return Ok(Err(reason.into()));
     }
     let stats = DataStats::of(subject.config, &subject.data.vocabulary, &subject.cache_dir)?;
+
     let (now, better) = (stats.current().padding, better(&stats.batchings));
     figures.padding = Some(Padding {
         now,
         then: better.map_or(now, |better| better.padding),
         settings: better.map(|better| better.settings.clone()).unwrap_or_default(),
     });
+
     let verdict = Verdict::new("padding of an epoch", 100.0 * now, "%", "");
     Ok(Ok(vec![match better {
         Some(better) => {
