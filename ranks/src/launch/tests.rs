@@ -2,6 +2,7 @@ use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::thread::spawn;
+use std::time::Instant;
 
 use tempfile::TempDir;
 
