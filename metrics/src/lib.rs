@@ -185,6 +185,9 @@ pub struct WindowMetrics {
     /// be recorded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub replayed_share: Option<f64>,
+    /// Shapes of micro-batches that are replayed, each as a CUDA graph of its own. Absent where nothing can be recorded.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub recorded_graphs: Option<usize>,
     /// Memory of the device. Absent on the CPU.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub device_memory: Option<DeviceMemory>,
@@ -270,6 +273,7 @@ impl WindowMetrics {
             host: HostTimes::default(),
             host_syncs: 0,
             replayed_share: None,
+            recorded_graphs: None,
             device_memory: None,
             host_memory: None,
             host_use: None,

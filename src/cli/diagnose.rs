@@ -30,8 +30,8 @@ use super::together::{DevicesArgs, Part, Role};
 ///
 /// Tests: harness (the stopwatch on known work), first (the first step), inference, forward, backward, step, phases (forward,
 /// backward, optimizer), precision (f32 against 16 bits), graphs (replayed against eager), fused (against reference operators),
-/// batch (against one of four times as many rows), deferred (metrics read every step or every ten), loader, workers (1, 2, 4, 8
-/// threads), stages (parse, tokenize, collate, queue), map (memory map against memory), upload, real (synthetic against loaded
+/// batch (against one of four times as many rows), calls (of a model of one's own, at smaller batches), deferred (metrics read every
+/// step or every ten), loader, workers (1, 2, 4, 8 threads), stages (parse, tokenize, collate, queue), map (memory map against memory), upload, real (synthetic against loaded
 /// tokens), padding, live (leaks), peak (memory); with --devices link (bandwidth) and together (N devices against one).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
@@ -124,6 +124,7 @@ fn measure<M: Model>(args: &Args, part: &Part, init: &Init<'_, M>) -> Result<()>
     let tests = args.tests(part.link.is_some())?;
     let mut run = args.config.of_run(&args.of, part.device)?;
     run.options.link.clone_from(&part.link);
+    run.options.data = init.data();
     run.config().train.kernels.install();
     run.config().train.f32_products.install_in_backend();
     let device = part.device.open()?;

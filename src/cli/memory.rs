@@ -43,7 +43,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run<M: Model>(args: Args, init: &Init<'_, M>) -> Result<()> {
-    let run = args.config.of_run(&args.of, args.device.choice())?;
+    let mut run = args.config.of_run(&args.of, args.device.choice())?;
+    run.options.data = init.data();
     let survey = run.survey_any_size(false)?;
     let (plan, config) = (&survey.plan, &survey.config);
     let need = Need { dtype: plan.dtype, n_devices: 1, checkpointing: plan.checkpointing };

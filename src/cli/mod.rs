@@ -48,9 +48,10 @@ use clap::{CommandFactory, Parser, Subcommand};
 use kiln_data::terminal::clean;
 use kiln_metrics::logging::print::stderr_line;
 use kiln_model::TransformerConfig;
-use kiln_train::Model;
+use kiln_train::dataset::{OwnData, RunData};
 use kiln_train::device::take_kernel_notes;
 use kiln_train::eval::Init;
+use kiln_train::{Config, Model};
 
 /// Trains Transformers in pure Rust on Burn, on a CPU or an NVIDIA GPU.
 #[derive(Debug, Parser)]
@@ -88,6 +89,16 @@ enum Command {
 }
 
 impl Command {
+    /// Returns the name of a command that reads the files of a configuration.
+    fn of_files(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Prepare(_) => "prepare",
+            Self::Evaluate(_) => "evaluate",
+            Self::Data(_) => "data",
+            _ => return None,
+        })
+    }
+
     /// Returns the name of a command that uses a Transformer: its texts, its weights or its published form.
     fn of_transformers(&self) -> Option<&'static str> {
         Some(match self {
@@ -135,6 +146,15 @@ pub fn main() -> ExitCode {
 /// ```
 pub fn main_for<M: Model>(init: impl Fn(&TransformerConfig, &Device) -> M) -> ExitCode {
     main_as(&Init::own(init))
+}
+
+/// Does the same as [`main_for`], for a program that has data of its own, too: `data` makes it for the configuration of a run, as for
+/// [`Run::train_model_on`](crate::Run::train_model_on). Commands that read the files of a configuration, such as `evaluate`, are refused.
+pub fn main_on<M: Model>(
+    data: impl Fn(&Config) -> Result<RunData> + Send + Sync + 'static,
+    init: impl Fn(&TransformerConfig, &Device) -> M,
+) -> ExitCode {
+    main_as(&Init::own(init).reading(OwnData::new(data)))
 }
 
 fn main_as<M: Model>(init: &Init<'_, M>) -> ExitCode {
@@ -190,6 +210,10 @@ fn not_utf8(argument: &OsStr) -> String {
 fn run<M: Model>(command: Command, init: &Init<'_, M>) -> Result<ExitCode> {
     if let Some(name) = command.of_transformers().filter(|_| init.is_own()) {
         let text = format!("{name} needs one of Kiln's Transformers, and this program has a model of its own");
+        return Err(error::Usage(text).into());
+    }
+    if let Some(name) = command.of_files().filter(|_| init.data().is_some()) {
+        let text = format!("{name} reads the files of the configuration, and this program has data of its own");
         return Err(error::Usage(text).into());
     }
     let done = match command {

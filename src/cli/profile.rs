@@ -77,6 +77,7 @@ fn profile<M: Model>(args: Args, part: &Part, init: &Init<'_, M>) -> Result<()> 
     let out = args.out.or_else(|| args.of.run.as_ref().map(|run| run.join("profile"))).unwrap_or("profile".into());
     let mut run = args.config.of_run(&args.of, part.device)?;
     run.options.link.clone_from(&part.link);
+    run.options.data = init.data();
     if part.is_first() {
         make_folder(&out)?;
     }

@@ -67,6 +67,7 @@ fn train<M: Model>(
         return finish(part);
     }
     let (mut run, resume) = args.run(part.link.clone(), part.device)?;
+    run.options.data = init.data();
     run.config().check_figure(M::FIGURES)?;
     if args.dry_run {
         dry_run::print(&run, resume, args.show_config, init)?;
@@ -98,7 +99,7 @@ fn train<M: Model>(
         Ended::Stopped => print_line(&report::stopped(&outcome, &dir, args.devices.list())),
         ended => {
             let shown = !args.quiet && ended != Ended::AlreadyFinished && has_one_screen();
-            report::print(&outcome, &session, &dir, shown, init.is_own())?;
+            report::print(&outcome, &session, &dir, shown, init)?;
         }
     }
     Ok(())

@@ -38,6 +38,7 @@ mod own_head;
 mod own_program;
 mod own_translators;
 mod perfetto;
+mod planted_faults;
 mod preferences;
 mod profile;
 mod prompt_tuning;

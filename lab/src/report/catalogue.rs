@@ -184,6 +184,14 @@ pub const FIGURES: &[Kind] = &[
         &[window("replayed_share", "replayed", PERCENT)],
     ),
     kind(
+        "graphs",
+        "Recorded CUDA graphs",
+        "graphs",
+        Axis::FromZero,
+        Section::Speed,
+        &[window("recorded_graphs", "recorded", 1.0)],
+    ),
+    kind(
         "memory",
         "Device memory",
         "GiB",

@@ -341,6 +341,7 @@ mod samples {
             new_kernels: Some(1),
             memory_bytes: Some(1),
             replayed_share: some,
+            recorded_graphs: Some(1),
             device_memory: Some(DeviceMemory::default()),
             host_memory: Some(HostMemory::default()),
             host_use: Some(host_use),

@@ -41,6 +41,7 @@ pub(super) fn of_window(window: &WindowMetrics) -> Vec<Scalar> {
     scalars.extend(window.loss_scale.map(|scale| ("loss_scale", scale)));
     scalars.extend(speed.mfu.map(|mfu| ("mfu(%)", 100.0 * mfu)));
     scalars.extend(window.replayed_share.map(|share| ("replayed(%)", 100.0 * share)));
+    scalars.extend(window.recorded_graphs.map(|graphs| ("recorded_graphs", graphs as f64)));
     scalars.extend(window.memory_bytes.map(|bytes| ("memory/reserved(GiB)", gib(bytes))));
     if let Some(memory) = window.device_memory {
         scalars.extend([("memory/live(GiB)", gib(memory.live_bytes)), ("memory/peak(GiB)", gib(memory.peak_bytes))]);
@@ -133,7 +134,7 @@ mod tests {
         let mut window = samples::window(8);
         let scalars = of_window(&window);
         assert_eq!(value(&scalars, "throughput/samples(per s)"), Some(100.0));
-        for absent in ["gpu/power(W)", "memory/live(GiB)", "replayed(%)", "machine/cpu(%)"] {
+        for absent in ["gpu/power(W)", "memory/live(GiB)", "replayed(%)", "recorded_graphs", "machine/cpu(%)"] {
             assert_eq!(value(&scalars, absent), None, "{absent}");
         }
 
@@ -141,11 +142,12 @@ mod tests {
         window.gpu = Some(GpuUse { samples: 2, power_w: Some(310.0), ..GpuUse::default() });
         window.host_use = Some(HostUse { read_bytes_per_sec: Some(2e6), ..HostUse::default() });
         window.device_memory = Some(DeviceMemory { live_bytes: 1 << 30, ..DeviceMemory::default() });
-        window.replayed_share = Some(0.25);
+        (window.replayed_share, window.recorded_graphs) = (Some(0.25), Some(3));
         let scalars = of_window(&window);
         assert_eq!(value(&scalars, "host/enqueue(%)"), Some(75.0));
         assert_eq!((value(&scalars, "gpu/power(W)"), value(&scalars, "gpu/busy(%)")), (Some(310.0), None));
         assert_eq!((value(&scalars, "machine/read(MB per s)"), value(&scalars, "machine/cpu(%)")), (Some(2.0), None));
         assert_eq!((value(&scalars, "memory/live(GiB)"), value(&scalars, "replayed(%)")), (Some(1.0), Some(25.0)));
+        assert_eq!(value(&scalars, "recorded_graphs"), Some(3.0));
     }
 }

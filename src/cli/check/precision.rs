@@ -69,7 +69,10 @@ pub(super) fn run<M: Model>(args: &AuditArgs, init: &Init<'_, M>) -> Result<()> 
     // Token caches go where the configuration says, else into a temporary folder.
     let folder = std::env::temp_dir().join(format!("kiln-check-{}", std::process::id()));
     let audited = || -> Result<Audit> {
-        let data = RunData::open(&config, &folder, None, &mut |line| stderr_line!("{line}"))?;
+        let data = match init.data() {
+            Some(own) => own.make(&config)?,
+            None => RunData::open(&config, &folder, None, &mut |line| stderr_line!("{line}"))?,
+        };
         data.vocabulary.complete(&mut config.model).map_err(|problems| RunError::Config(format!("{problems:#}")))?;
         stdout_line!("{name} against f32: {} steps from seed {} on {}", args.steps, config.seed, device_name(&device));
         Subject { config: &config, init, data: &data, n_steps: args.steps, device: &device }.audit(precision)

@@ -237,9 +237,7 @@ impl Args {
             None => of_first(ranks, || self.new_folder(&base))?,
         };
 
-        if resume {
-            allow.extend(self.allowed_by_length());
-        }
+        allow.extend(resume.then(|| self.allowed_by_length()).into_iter().flatten());
 
         let of_origin = from.as_ref().and_then(|from| valid_of_origin(from, &config, &set));
         let mut run = Run::in_folder(dir, config);
@@ -253,6 +251,7 @@ impl Args {
             reference_operators: self.reference_operators,
             console: !self.quiet,
             link,
+            ..Options::default()
         };
         Ok((run, resume))
     }

@@ -11,6 +11,7 @@ use kiln_metrics::units::{counted, duration, thousands};
 use kiln_train::Model;
 use kiln_train::config::Task;
 use kiln_train::config::task::{Reads, traits_of};
+use kiln_train::eval::Init;
 use kiln_train::metrics::ValidationMetrics;
 use kiln_train::run::Session;
 use kiln_train::train::{Outcome, Trainer};
@@ -58,13 +59,13 @@ pub(super) fn stopped(outcome: &Outcome, dir: &Path, devices: Option<&str>) -> S
 
 /// Prints scores and samples of a trained model, and the next command.
 ///
-/// `shown`: the console has shown the scores on the same screen. `is_own`: the program has a model of its own.
+/// `shown`: the console has shown the scores on the same screen.
 pub(super) fn print<M: Model>(
     outcome: &Outcome,
     session: &Session<M>,
     dir: &Path,
     shown: bool,
-    is_own: bool,
+    init: &Init<'_, M>,
 ) -> Result<()> {
     let trainer = session.trainer();
     let _installed = trainer.operators().install();
@@ -86,7 +87,9 @@ pub(super) fn print<M: Model>(
         stdout_line!("{}", wrapped(&one_line(&format!("  {prompt}{between}{text}")), COLUMNS));
     }
     let next = match is_chat {
-        _ if is_own => format!("{} evaluate {}", program(), shell_path(dir)),
+        // The files of the configuration are not what it has learned.
+        _ if init.data().is_some() => format!("{} report {}", program(), shell_path(dir)),
+        _ if init.is_own() => format!("{} evaluate {}", program(), shell_path(dir)),
         true => chat_command(session.prompt(), dir),
         false => next_command(trainer.config().task, &samples, session.prompt(), dir),
     };

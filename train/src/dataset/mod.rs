@@ -15,6 +15,7 @@ mod classes;
 mod copied_split;
 pub mod labelled;
 pub mod mix;
+mod own;
 pub mod pairs;
 mod prompt;
 mod shared;
@@ -39,6 +40,7 @@ use kiln_data::terminal::shell_path;
 use kiln_metrics::logging::METRICS_FILE;
 
 pub use copied_split::copy_split;
+pub use own::OwnData;
 pub use text::text_config;
 pub use trained_tokenizer::{SoundTokenizer, verify_tokenizer};
 pub use vocabulary::Vocabulary;

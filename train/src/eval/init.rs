@@ -6,6 +6,7 @@ use burn::tensor::{Device, FloatDType};
 use kiln_model::{Transformer, TransformerConfig};
 
 use super::model::Model;
+use crate::dataset::OwnData;
 use crate::optim::ParamTable;
 
 /// Returns a model, given its shape, a seed and a device that tracks gradients.
@@ -24,19 +25,35 @@ pub struct Part {
 pub struct Init<'a, M> {
     make: Box<Make<'a, M>>,
     is_own: bool,
+    data: Option<OwnData>,
 }
 
 impl Init<'_, Transformer> {
     /// Makes Kiln's Transformer. The seed decides its weights, on any device.
     pub fn transformer() -> Self {
-        Self { make: Box::new(|model, seed, device| model.init(seed, FloatDType::F32, device)), is_own: false }
+        Self {
+            make: Box::new(|model, seed, device| model.init(seed, FloatDType::F32, device)),
+            is_own: false,
+            data: None,
+        }
     }
 }
 
 impl<'a, M: Model> Init<'a, M> {
     /// Makes the model of a program. `init` returns it with initial weights in f32 on the device that it gets, which tracks gradients.
     pub fn own(init: impl Fn(&TransformerConfig, &Device) -> M + 'a) -> Self {
-        Self { make: Box::new(move |model, _, device| init(model, device)), is_own: true }
+        Self { make: Box::new(move |model, _, device| init(model, device)), is_own: true, data: None }
+    }
+
+    /// Returns the same for a program that has data of its own, too.
+    #[must_use]
+    pub fn reading(self, data: OwnData) -> Self {
+        Self { data: Some(data), ..self }
+    }
+
+    /// Returns the data of the program, if it has its own.
+    pub fn data(&self) -> Option<OwnData> {
+        self.data.clone()
     }
 
     /// Returns the parts of the model, which are the fields of its module, with their parameters.

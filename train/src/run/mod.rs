@@ -26,6 +26,7 @@ mod prepare;
 mod ranks;
 mod rehearse;
 mod resume;
+mod shapes;
 mod start;
 mod trained_model;
 mod weights;
@@ -56,7 +57,7 @@ use kiln_ranks::{Link, Ranks};
 
 use crate::checkpoint::RUN_CONFIG_FILE;
 use crate::config::{Config, Sources, load};
-use crate::dataset::RunData;
+use crate::dataset::{OwnData, RunData};
 use crate::device::DeviceChoice;
 use crate::eval::Model;
 use crate::generate::{Continuation, Filled, MaskFiller, TextGenerator, Translator};
@@ -94,6 +95,8 @@ pub struct Options {
     pub console: bool,
     /// Sentences about the configuration, which are noted before the first step.
     pub notes: Vec<String>,
+    /// Data of the program's own, in place of the files of the configuration.
+    pub data: Option<OwnData>,
     /// The connection to the other processes that train the run together with this one, each on a device of its own. All make
     /// the same calls; rank 0 alone writes files and notes.
     pub link: Option<Link>,

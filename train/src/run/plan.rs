@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Order, Shape};
+use kiln_kernels::is_cuda;
 use kiln_metrics::units::{counted, gib, thousands};
 use kiln_model::flops::{TrainBytes, attention_has_kernel, n_params};
 use kiln_model::{ActivationCheckpointing, Positions};
@@ -12,6 +13,7 @@ use kiln_model::{ActivationCheckpointing, Positions};
 use super::done::{Done, epochs, many_epochs};
 use super::error::RunError;
 use super::need::Need;
+use super::shapes;
 use crate::config::{Config, computed_again};
 use crate::dataset::RunData;
 use crate::device::{compute_dtype, device_name, is_cpu, machine_of};
@@ -135,6 +137,10 @@ impl Plan {
                  operators, which take more time and memory",
                 config.model.head_dim()
             ));
+        }
+
+        if is_cuda(device) {
+            notes.extend(shapes::unsuited(&config.model, dtype));
         }
 
         let named = match n_devices {

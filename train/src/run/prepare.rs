@@ -65,6 +65,10 @@ impl Run {
         self.config.train.f32_products.install_in_backend();
         let device = self.device()?;
         let ranks = self.ranks(&device)?;
+        let data = match (data, &self.options.data) {
+            (None, Some(own)) => Some(ranks.or_abort(own.make(&self.config))?),
+            (data, _) => data,
+        };
         ranks.or_abort(self.prepare_on(device, &ranks, resume, data, began))
     }
 
@@ -272,6 +276,9 @@ impl Run {
     /// it with the configuration, whose vocabulary sizes are filled in. A run that is resumed uses the vocabulary of its
     /// newest sound checkpoint.
     fn data(&self, resume: bool, dir: &Path) -> Result<(Config, RunData)> {
+        if let Some(own) = &self.options.data {
+            return completed(self.config.clone(), own.make(&self.config)?, self.n_devices());
+        }
         self.refuse_other_rows(resume)?;
         self.trained_validation().iter().for_each(|warning| self.note(warning));
         let mut config = self.config.clone();

@@ -14,6 +14,7 @@ use burn::tensor::Device;
 use kiln_data::{BatchSource, Rank, Shape};
 use kiln_metrics::logging::Logging;
 
+use super::capture::Replayed;
 use super::course::Course;
 use super::device_time::DeviceClock;
 use super::guard::{Watch, in_step};
@@ -39,7 +40,7 @@ struct Line {
     n_steps: usize,
     /// Largest batch of its steps.
     largest: Option<Shape>,
-    replayed_share: Option<f64>,
+    replayed: Replayed,
 }
 
 /// The sinks and meters of a run.
@@ -98,13 +99,12 @@ impl Reporting {
         }
     }
 
-    /// Ends a line with the step that was just enqueued, and enqueues the copies of its numbers. `replayed_share` of its
-    /// micro-batches were replayed.
-    pub(super) fn end_line(&mut self, step: u64, replayed_share: Option<f64>) {
+    /// Ends a line with the step that was just enqueued, and enqueues the copies of its numbers.
+    pub(super) fn end_line(&mut self, step: u64, replayed: Replayed) {
         let n_steps = self.deferred.len() - self.n_in_lines;
         self.n_in_lines += n_steps;
         let largest = self.measured.largest.take();
-        self.lines.push_back(Line { step, n_steps, largest, replayed_share });
+        self.lines.push_back(Line { step, n_steps, largest, replayed });
         let Self { measured, deferred, .. } = self;
         measured.clock.time(Span::Drain, || deferred.begin());
     }
@@ -140,7 +140,7 @@ impl Reporting {
             self.is_last = true;
             // The failure that is reported is the first one.
             let _ = catch_unwind(AssertUnwindSafe(|| {
-                self.end_line(state.step, None);
+                self.end_line(state.step, Replayed::default());
                 self.read_lines(state, true)
             }));
         }
@@ -176,7 +176,7 @@ impl Reporting {
             course.add(&steps, &window);
             window.new_kernels = measured.new_kernels.take();
             (window.host, window.host_syncs) = measured.since_last_line(&totals);
-            window.replayed_share = line.replayed_share;
+            (window.replayed_share, window.recorded_graphs) = (line.replayed.share, line.replayed.graphs);
             window.device_memory = device_memory(&state.device);
             window.memory_bytes = window.device_memory.map(|memory| memory.reserved_bytes);
             window.device_time = device_clock.take();

@@ -46,6 +46,8 @@ pub use provenance::Provenance;
 pub(crate) use provenance::vocabulary_files;
 pub use rehearse::{Rehearsed, RehearsedStep};
 pub use setup::{Setup, Signals, Validation};
+#[doc(hidden)]
+pub use slow_link::accumulation_for;
 pub use state::{Start, TrainState};
 pub use step::train_step;
 pub use trainer::Trainer;

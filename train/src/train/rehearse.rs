@@ -6,6 +6,7 @@ use anyhow::Result;
 use kiln_data::Shape;
 use kiln_ranks::Phase;
 
+use super::capture::Replayed;
 use super::trainer::Trainer;
 use crate::eval::Model;
 use crate::metrics::Round;
@@ -42,12 +43,12 @@ impl<M: Model> Trainer<M> {
         let _installed = self.operators.install();
         self.reporting.measured.restart();
         self.round(n_before)?; // host sync
-        self.gradients.take_replayed_share();
+        self.gradients.take_replayed();
 
         begin()?;
         let round = self.round(n_steps)?; // host sync
 
-        self.reporting.end_line(self.state.step, None);
+        self.reporting.end_line(self.state.step, Replayed::default());
         self.reporting.read_lines(&mut self.state, true)?; // host sync: finds losses that are not finite
         Ok(round)
     }
@@ -66,7 +67,7 @@ impl<M: Model> Trainer<M> {
         let round = self.round(1)?; // host sync
 
         self.gradients.pause(false);
-        self.reporting.end_line(self.state.step, None);
+        self.reporting.end_line(self.state.step, Replayed::default());
         self.reporting.read_lines(&mut self.state, true)?; // host sync: finds losses that are not finite
         Ok(round)
     }
@@ -77,12 +78,18 @@ impl<M: Model> Trainer<M> {
         let group = self.feed.next_group(&mut self.reporting.measured.clock)?;
         let facts = self.step(&group)?.facts;
 
-        let replayed_share = self.gradients.take_replayed_share();
+        let replayed = self.gradients.take_replayed();
         if self.state.step.is_multiple_of(self.config.train.log_every.max(1)) {
-            self.reporting.end_line(self.state.step, replayed_share);
+            self.reporting.end_line(self.state.step, replayed);
         }
         self.reporting.read_lines(&mut self.state, false)?; // host sync
-        Ok(RehearsedStep { facts, shapes: group.shapes().collect(), replayed_share, started, ended: Instant::now() })
+        Ok(RehearsedStep {
+            facts,
+            shapes: group.shapes().collect(),
+            replayed_share: replayed.share,
+            started,
+            ended: Instant::now(),
+        })
     }
 
     /// Takes steps until the device is done with them.

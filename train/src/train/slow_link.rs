@@ -37,10 +37,9 @@ impl LinkWatch {
         }
         self.noted = true;
 
-        // More accumulation adds computation alone; the first step of it, f32 instead of 16-bit gradients.
+        // The first step of accumulation sends f32 instead of 16-bit gradients.
         let growth = if self.accumulated == 1 { F32_GROWTH } else { 1.0 };
-        let wanted = self.accumulated as f64 * growth * share / (1.0 - share) * (1.0 - WANTED) / WANTED;
-        let proposed = (wanted.ceil() as u64).next_power_of_two().min(MOST_ACCUMULATION);
+        let proposed = accumulation_for(self.accumulated, growth, share);
         let remedy = if proposed > self.accumulated as u64 {
             format!(
                 "train.grad_accum_steps={proposed} exchanges once for {proposed} batches, train.sync_every={SYNC_EVERY} once in \
@@ -55,6 +54,14 @@ impl LinkWatch {
             100.0 * share
         ))
     }
+}
+
+/// Returns the accumulation that lowers the link's share of the time from `share` to a tenth: more of it adds computation alone. `growth`: the
+/// bytes of an exchange then, relative to now.
+#[doc(hidden)]
+pub fn accumulation_for(accumulated: usize, growth: f64, share: f64) -> u64 {
+    let wanted = accumulated as f64 * growth * share / (1.0 - share).max(1e-9) * (1.0 - WANTED) / WANTED;
+    (wanted.ceil() as u64).next_power_of_two().min(MOST_ACCUMULATION)
 }
 
 /// Returns the share of `elapsed` that the link needs for the operations, and its rate in 10^9 bytes per second.

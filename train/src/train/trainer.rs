@@ -139,7 +139,7 @@ impl<M: Model> Trainer<M> {
             let due = Due::after(self.state.step, ended, save_now, &self.config, &self.validation);
             if due.log {
                 self.saving.ensure_in_place()?;
-                self.reporting.end_line(self.state.step, self.gradients.take_replayed_share());
+                self.reporting.end_line(self.state.step, self.gradients.take_replayed());
             }
             let read = self.reporting.read_lines(&mut self.state, due.validate || due.save || due.hold)?; // host sync
             self.note_time_left(facts.padded_tokens, read)?;

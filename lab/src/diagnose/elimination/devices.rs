@@ -68,6 +68,7 @@ fn together<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result
     let found = Together { n: ranks.size(), alone_ms: alone, together_ms: with_others };
     figures.together = Some(found);
     figures.sync_every = subject.config.train.sync_every;
+    figures.grad_accum_steps = subject.accumulated();
 
     let words = format!("{} devices reach {} of {} times one device", found.n, percent(found.efficiency()), found.n);
     let mut verdicts = vec![

@@ -34,6 +34,7 @@ const LARGE_COPY: [f64; 2] = [1e-3, 1_000.0];
 /// If a batch cannot be made, or if the device fails.
 pub(super) fn run<M: Model>(test: Test, subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
     figures.num_workers = subject.config.loader.num_workers;
+    figures.is_streamed = subject.config.data.cache_limit.is_some();
     Ok(Ok(match test {
         Test::Loader => loader(subject, figures)?,
         Test::Workers => workers(subject, figures)?,

@@ -9,10 +9,12 @@ use kiln_train::eval::Model;
 use kiln_train::metrics::deferred::DeferredMetrics;
 use kiln_train::run::need::Need;
 
-use super::figures::Figures;
+use super::figures::{Figures, Rhythm};
+use super::rhythm;
 use super::subject::Subject;
-use super::verdict::{Found, Test, Verdict};
+use super::verdict::{Found, Test, Verdict, percent};
 use crate::diagnose::ledger::Ledger;
+use crate::diagnose::measure::WorkClock;
 
 /// Steps before the first look.
 const BEFORE: usize = 50;
@@ -73,11 +75,18 @@ fn live<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Fou
     let (mut state, mut captured) = (subject.state()?, subject.captured());
     let mut deferred = DeferredMetrics::default();
     let log_every = subject.config.train.log_every.max(1);
-    let mut number = 0;
-    let mut step = |deferred: &mut DeferredMetrics, reads: bool| -> Result<()> {
+    // Other processes must not look like work of this one.
+    let clock = WorkClock::start(&subject.device);
+    let (mut number, mut secs) = (0, Vec::with_capacity(subject.leak_steps));
+    let mut step = |deferred: &mut DeferredMetrics, reads: bool, secs: Option<&mut Vec<f64>>| -> Result<()> {
         let group = &groups[number % groups.len()];
         number += 1;
+        let started = clock.now();
         let measures = captured.step(&mut state, &group.batches);
+        if let Some(secs) = secs {
+            subject.device.clone().inner().sync().context("waiting for the device")?;
+            secs.push((clock.now() - started).as_secs_f64());
+        }
         deferred.push(group.facts(&state), measures);
         if reads && (number as u64).is_multiple_of(log_every) {
             deferred.drain(|_| 0.0).context("reading metrics")?;
@@ -86,19 +95,21 @@ fn live<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Fou
     };
 
     for _ in 0..BEFORE.max(subject.effort.warm_up * groups.len()) {
-        step(&mut deferred, true)?;
+        step(&mut deferred, true, None)?;
     }
     deferred.drain(|_| 0.0).context("reading metrics")?;
 
     // As many steps as before, so that both looks follow the same group.
     let n = subject.leak_steps.saturating_sub(BEFORE).max(1).next_multiple_of(groups.len());
+    secs.reserve(n);
     let of_steps = Growth::over(&subject.device, n, |at| {
-        step(&mut deferred, true)?;
+        step(&mut deferred, true, Some(&mut secs))?;
         // Nothing of the last line is pending at the second look.
         if at + 1 == n { deferred.drain(|_| 0.0).map(drop).context("reading metrics") } else { Ok(()) }
     })?;
     // So many that what other threads allocate meanwhile does not count.
-    let pending = Growth::over(&subject.device, BEFORE.next_multiple_of(groups.len()), |_| step(&mut deferred, false))?;
+    let pending =
+        Growth::over(&subject.device, BEFORE.next_multiple_of(groups.len()), |_| step(&mut deferred, false, None))?;
     let Some((of_steps, pending)) = of_steps.zip(pending) else {
         return Ok(Err("not on this system: it does not say how many bytes are live".into()));
     };
@@ -108,7 +119,9 @@ fn live<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Fou
     figures.pending_bytes = Some(pending.per_step());
     figures.pending_limit = DEFERRED_BYTES;
     let words = left(figures);
-    Ok(Ok(vec![
+    // The batches of a group come in turn.
+    figures.rhythm = rhythm::find(&secs, groups.len());
+    let mut found = vec![
         Verdict::new(
             format!("live bytes after {} more steps", thousands(n as f64)),
             of_steps.after as f64,
@@ -122,7 +135,12 @@ fn live<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Fou
             "bytes",
             "a few numbers, without the graph that computed them",
         ),
-    ]))
+    ];
+    found.extend(figures.rhythm.map(|Rhythm { every, times, share }| {
+        let words = format!("every {every} steps; these steps take {} of the time beyond the others", percent(share));
+        Verdict::new("steps that take longer", times, "x the others", words)
+    }));
+    Ok(Ok(found))
 }
 
 /// Says what a step leaves, and whether that is a leak.

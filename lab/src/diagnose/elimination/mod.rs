@@ -4,12 +4,16 @@
 //! the same batches ([`Subject::window`]). The figures of all tests together name the [`bottleneck`].
 
 mod bounds;
+mod calls;
+mod causes;
 mod checks;
 mod devices;
 mod feeding;
 mod figures;
 mod live;
 mod padding;
+mod rhythm;
+mod smaller;
 mod stages;
 mod steps;
 mod subject;
@@ -23,8 +27,9 @@ use anyhow::{Context, Result};
 use burn::tensor::FloatDType;
 
 pub use super::measure::Effort;
+pub use causes::{Cause, bottleneck, causes, throttled};
 pub use checks::{Check, Limits, checks};
-pub use figures::{Cause, Figures, Padding, Together, bottleneck, causes, throttled};
+pub use figures::{Calls, Figures, Padding, Rhythm, Together};
 use kiln_train::config::Capture;
 use kiln_train::device::Telemetry;
 use kiln_train::eval::Model;
@@ -111,6 +116,7 @@ fn run<M: Model>(test: Test, subject: &Subject<'_, M>, figures: &mut Figures) ->
             steps::run(test, subject, figures)
         }
         Test::Precision | Test::Graphs | Test::Fused | Test::Batch => variants::run(test, subject, figures),
+        Test::Calls => calls::run(subject, figures),
         Test::Deferred | Test::Loader | Test::Workers | Test::Upload | Test::Real => {
             feeding::run(test, subject, figures)
         }

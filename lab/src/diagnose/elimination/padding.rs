@@ -14,6 +14,9 @@ use crate::diagnose::data_stats::{DataStats, better};
 /// # Errors
 /// If the token cache cannot be read.
 pub(super) fn run<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Found> {
+    if subject.init.data().is_some() {
+        return Ok(Err("not for data of a program's own: the token caches of files are counted here".into()));
+    }
     if subject.config.data.cache_limit.is_some() {
         let reason = match traits_of(subject.config.task).reads {
             Reads::Pairs => "data.cache_limit keeps a part of the token cache, whose lengths are counted here",
@@ -22,12 +25,14 @@ pub(super) fn run<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> 
         return Ok(Err(reason.into()));
     }
     let stats = DataStats::of(subject.config, &subject.data.vocabulary, &subject.cache_dir)?;
+
     let (now, better) = (stats.current().padding, better(&stats.batchings));
     figures.padding = Some(Padding {
         now,
         then: better.map_or(now, |better| better.padding),
         settings: better.map(|better| better.settings.clone()).unwrap_or_default(),
     });
+
     let verdict = Verdict::new("padding of an epoch", 100.0 * now, "%", "");
     Ok(Ok(vec![match better {
         Some(better) => {

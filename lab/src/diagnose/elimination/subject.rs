@@ -128,7 +128,10 @@ impl<M: Model> Subject<'_, M> {
     }
 
     /// Returns the groups of a window over `source`, on the device.
-    fn groups(&self, source: Arc<dyn BatchSource>) -> Result<Vec<Group>> {
+    ///
+    /// # Errors
+    /// If a batch cannot be made.
+    pub(super) fn groups(&self, source: Arc<dyn BatchSource>) -> Result<Vec<Group>> {
         let mut feed = self.feed(source, 0)?;
         let mut clock = SpanClock::start();
         (0..self.effort.steps).map(|_| Ok(feed.next_group(&mut clock)?)).collect()

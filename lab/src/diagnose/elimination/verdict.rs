@@ -32,6 +32,8 @@ pub enum Test {
     Fused,
     /// The batch of the run against one of four times as many rows.
     Batch,
+    /// A model of one's own: batches of a quarter of the size, which shows what its operations cost whatever their size.
+    Calls,
     /// Metrics read after each step, and after every tenth.
     Deferred,
     /// Batches without training.
@@ -60,7 +62,7 @@ pub enum Test {
 
 impl Test {
     /// All tests, in order.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Harness,
         Self::First,
         Self::Inference,
@@ -72,6 +74,7 @@ impl Test {
         Self::Graphs,
         Self::Fused,
         Self::Batch,
+        Self::Calls,
         Self::Deferred,
         Self::Loader,
         Self::Workers,
@@ -103,6 +106,7 @@ impl Test {
             Self::Graphs => "graphs",
             Self::Fused => "fused",
             Self::Batch => "batch",
+            Self::Calls => "calls",
             Self::Deferred => "deferred",
 
             Self::Loader => "loader",

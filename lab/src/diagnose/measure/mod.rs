@@ -13,9 +13,11 @@ mod memory;
 mod pace;
 mod prepared;
 mod stepper;
+mod work_clock;
 
 pub(crate) use memory::PeakMemory;
 pub use pace::Effort;
 pub(crate) use pace::{Paced, time};
 pub(crate) use prepared::Prepared;
 pub(crate) use stepper::{StepPace, Stepper, Warmth, mean_loss};
+pub(crate) use work_clock::WorkClock;

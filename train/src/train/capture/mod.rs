@@ -66,6 +66,15 @@ impl Policy {
     }
 }
 
+/// What was replayed since the last line of metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Replayed {
+    /// Fraction of the micro-batches; `None` if there were none, or if nothing is ever recorded.
+    pub(super) share: Option<f64>,
+    /// Recordings that take part in training; `None` if nothing is ever recorded.
+    pub(super) graphs: Option<usize>,
+}
+
 /// Identifies micro-batches that can share a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
@@ -162,11 +171,12 @@ impl<M: Model> CapturedSteps<M> {
         }
     }
 
-    /// Returns the fraction of the micro-batches since the last call that were replayed; `None` if there were none, or if
-    /// nothing is ever recorded.
-    pub(super) fn take_replayed_share(&mut self) -> Option<f64> {
-        let [replayed, all] = std::mem::take(self.counted.as_mut()?);
-        (all > 0).then(|| replayed as f64 / all as f64)
+    /// Returns what was replayed since the last call.
+    pub(super) fn take_replayed(&mut self) -> Replayed {
+        let Some(counted) = &mut self.counted else { return Replayed::default() };
+        let [replayed, all] = std::mem::take(counted);
+        let share = (all > 0).then(|| replayed as f64 / all as f64);
+        Replayed { share, graphs: Some(self.n_recorded()) }
     }
 
     /// Computes everything eagerly until it is called with `false`, and makes no recordings meanwhile.

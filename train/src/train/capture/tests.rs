@@ -112,9 +112,11 @@ fn both_ways(groups: impl IntoIterator<Item = Vec<Batch>>) -> (CapturedSteps, Ve
 
 #[test]
 fn replayed_steps_are_computed_steps_bit_for_bit() {
-    let (steps, log, _) = both_ways((0..12).map(|n| vec![batch(n, SHAPES[n as usize % 2], false)]));
+    let (mut steps, log, _) = both_ways((0..12).map(|n| vec![batch(n, SHAPES[n as usize % 2], false)]));
     let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
     assert_eq!((count("record"), count("replay"), steps.n_recorded()), (2, 6, 2), "{log:?}");
+    assert_eq!(steps.take_replayed(), Replayed { share: Some(0.5), graphs: Some(2) });
+    assert_eq!(steps.take_replayed(), Replayed { share: None, graphs: Some(2) }, "no step since");
 }
 
 /// A recording is tried with it: it has to give other sums, and it must not be invalid.

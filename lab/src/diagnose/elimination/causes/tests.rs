@@ -1,5 +1,6 @@
 //! Figures of each bottleneck.
 
+use super::super::figures::Together;
 use super::*;
 
 /// A GPU whose loader, link and clock are fast enough.
@@ -95,6 +96,66 @@ fn a_tiny_batch_is_found() {
 fn a_slow_link_is_found() {
     let slow = Together { n: 2, alone_ms: 20.0, together_ms: 80.0 };
     found(&Figures { together: Some(slow), ..healthy() }, &["the link", "25 %", "4.00 x", "train.sync_every = 100"]);
+}
+
+#[test]
+fn the_accumulation_that_a_slow_link_needs_is_named() {
+    let slow = |alone_ms, together_ms, grad_accum_steps| Figures {
+        together: Some(Together { n: 2, alone_ms, together_ms }),
+        grad_accum_steps,
+        ..healthy()
+    };
+    found(&slow(20.0, 80.0, 1), &["because they exchange after each batch", "train.grad_accum_steps = 32 once for 32"]);
+    found(&slow(20.0, 25.0, 1), &["train.grad_accum_steps = 4 once for 4 batches of each device"]);
+    found(&slow(80.0, 100.0, 4), &["in each step, which has 4 batches", "train.grad_accum_steps = 16"]);
+    let accumulates = bottleneck(&slow(80.0, 84.0, 16));
+    assert!(accumulates.contains("which has 16 batches") && !accumulates.contains("grad_accum_steps"), "{accumulates}");
+    found(&Figures { sync_every: 50, ..slow(20.0, 80.0, 1) }, &["once in 50 steps", "a higher train.sync_every"]);
+}
+
+/// Calls of a loop over rows, which takes as long for short rows.
+const LOOP: Calls = Calls { n: 3_072, whole_ms: 16.0, short_ms: 15.0, few_ms: 4.0, host_share: None };
+
+#[test]
+fn a_loop_of_small_operations_is_found() {
+    let looped = |calls| Figures { calls: Some(calls), ..healthy() };
+    // 11 / 12 of 16 of 20 ms.
+    let parts =
+        ["many small operations", "3,072 operations", "of a quarter of the length still 15.00 ms", "docs/own-head.md"];
+    found(&looped(LOOP), &parts);
+    let cause = &causes(&looped(LOOP))[0];
+    assert!((cause.saves - 11.0 / 12.0 * 16.0 / 20.0).abs() < 1e-9, "{cause:?}");
+    found(&looped(Calls { short_ms: 4.0, few_ms: 15.0, ..LOOP }), &["for a quarter of the rows still 15.00 ms"]);
+    assert_eq!(causes(&looped(Calls { short_ms: 5.0, few_ms: 6.0, ..LOOP })), [], "it computes");
+}
+
+#[test]
+fn a_sync_in_the_model_is_found_on_a_gpu() {
+    let host = |host_share| Calls { short_ms: 6.0, few_ms: 6.0, host_share, ..LOOP };
+    let of = |calls| Figures { calls: Some(calls), ..healthy() };
+    found(&of(host(Some(0.97))), &["a sync in the model", "after 97 % of their time", "into_scalar"]);
+    assert_eq!(causes(&of(host(Some(0.3)))), [], "the host is ahead");
+    assert_eq!(causes(&of(host(None))), [], "a CPU is its own host");
+    found(&of(Calls { host_share: Some(1.0), ..LOOP }), &["many small operations"]);
+}
+
+#[test]
+fn work_at_intervals_is_found() {
+    let rhythm = Some(Rhythm { every: 50, times: 9.5, share: 0.145 });
+    found(
+        &Figures { rhythm, ..healthy() },
+        &["work at intervals", "every 50 steps", "9.5 x", "memory_cleanup", "1.17 x"],
+    );
+    let rhythm = Some(Rhythm { every: 50, times: 2.0, share: 0.02 });
+    assert_eq!(causes(&Figures { rhythm, ..healthy() }), [], "2 % of the time");
+}
+
+#[test]
+fn a_loader_says_how_long_its_threads_need_and_what_they_repeat() {
+    let slow = Figures { data_wait_share: Some(0.6), num_workers: 1, loader_ms: Some(50.0), ..healthy() };
+    found(&slow, &["which 1 loader thread makes in 50.00 ms per step, while a step takes 20.00 ms"]);
+    assert!(!bottleneck(&slow).contains("data.cache_limit"));
+    found(&Figures { is_streamed: true, ..slow }, &["data.cache_limit parses and tokenizes rows in every epoch"]);
 }
 
 #[test]
