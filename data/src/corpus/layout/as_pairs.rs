@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::recognize::texts_in;
 use super::{Layout, RowReader};
 use crate::corpus::fields::{names_behind, with_text_behind};
 use crate::corpus::pairs::flag;
@@ -37,4 +38,17 @@ impl RowReader<'_> {
         let others = [of_source, of_target].into_iter().filter(|(_, now, wanted)| now.as_str() != *wanted);
         others.map(|(key, _, wanted)| flag(key, wanted)).collect()
     }
+}
+
+/// Names the fields with texts, where several could be source and target; empty for one text.
+pub(super) fn unclear(rows: &[Map<String, Value>], order: &[String]) -> String {
+    let texts = texts_in(rows, order);
+    if texts.len() < 2 {
+        return String::new();
+    }
+    let names = texts.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    format!(
+        "\nits texts are in {names}; to learn to write one of them from another: --set data.corpus.source_field=NAME --set \
+         data.corpus.target_field=NAME"
+    )
 }
