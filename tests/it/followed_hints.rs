@@ -179,6 +179,7 @@ fn options_that_a_prompt_lacks_come_with_the_command_that_puts_them_there() {
         "--set",
         "data.labels.label_field=answer",
     ];
+
     for options in [CHAT, &pairs, &classes] {
         let given: Vec<String> = options.iter().map(ToString::to_string).collect();
         let shown = dry(&place, "data.jsonl", &given).ok();
@@ -226,6 +227,7 @@ fn logs_of_chats_become_conversations() {
         let (name, text) = if n.is_multiple_of(2) { ("Anna", "ask") } else { ("Ben", "goodone") };
         form.replace("NAME", name).replace("TEXT", &format!("{text}{n} of them")) + "\n"
     };
+
     for form in [
         "12/03/2023, 21:14 - NAME: TEXT",
         "[12.03.23, 21:14:05] NAME: TEXT",

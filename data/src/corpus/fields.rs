@@ -200,7 +200,7 @@ pub(super) fn texts_of_class(columns: &[Strings<'_>], given: Option<usize>) -> V
 }
 
 /// Whether two names belong to two texts with one class: `premise` and `hypothesis`, `sentence1` and `sentence2`, `text_a` and `text_b`.
-fn are_two_texts(one: &str, other: &str) -> bool {
+pub(super) fn are_two_texts(one: &str, other: &str) -> bool {
     let [one, other] = [one, other].map(str::to_lowercase);
     let is_known = TWO_TEXTS
         .iter()

@@ -3,17 +3,15 @@
 use std::path::Path;
 
 use super::jq::fed;
-use super::pairs::rows_above;
 use crate::formats::CsvRows;
 
-/// Blank cells of a column, as a fraction, from which they are no mishap.
+/// Blank cells of a column from which somebody has merged cells, as a fraction.
 const MANY: f64 = 0.15;
 
 /// Returns the command that fills the blank cells of a column with the cell above. `None` if few are blank, if the first row is, or if
 /// other cells of such rows are blank, too.
 pub(super) fn advice(path: &Path, column: usize) -> Option<String> {
     let (delimiter, rows) = CsvRows::first_rows_by_name(path).ok()?;
-    let rows = rows.get(rows_above(&rows)..)?;
     let name = rows.first()?.get(column)?.trim();
     let rows: Vec<&Vec<String>> = rows.iter().skip(1).filter(|row| row.len() > column).collect();
     let is_blank = |row: &&Vec<String>| row[column].trim().is_empty();

@@ -46,6 +46,8 @@ pub(super) enum PlainForm {
     Ass,
     /// Sequences over several lines below a line that begins with `>`.
     Fasta,
+    /// Sequences with a quality, four lines each.
+    Fastq,
     /// Games of chess: tags, a blank line and moves.
     Pgn,
     /// Mails, one after another.
@@ -71,7 +73,9 @@ pub(super) fn form_of(path: &Path) -> Option<PlainForm> {
             && text.bytes().all(|byte| byte.is_ascii_digit() || b":.,".contains(&byte))
     };
     let arrow = |line: &str| line.split_once("-->").is_some_and(|(one, other)| is_time(one) && is_time(other));
-    let two_times = |line: &str| line.split_once(',').is_some_and(|(one, other)| is_time(one) && is_time(other));
+    let two_times = |line: &str| {
+        !line.contains(' ') && line.split_once(',').is_some_and(|(one, other)| is_time(one) && is_time(other))
+    };
     let sung = |line: &str| {
         line.strip_prefix('[')
             .and_then(|line| line.split_once(']'))
@@ -86,6 +90,7 @@ pub(super) fn form_of(path: &Path) -> Option<PlainForm> {
         () if count(&two_times) * 4 > n => PlainForm::TwoTimes,
         () if count(&sung) * 2 > n => PlainForm::Lyrics,
         () if first.starts_with(['>', ';']) && count(&residues) * 3 > n => PlainForm::Fasta,
+        () if first.starts_with('@') && filled.get(2).is_some_and(|line| line.starts_with('+')) => PlainForm::Fastq,
         () if tag(first) && count(&tag) > 2 => PlainForm::Pgn,
         () if first.starts_with("From ") && count(&|line| line.starts_with("Subject: ")) > 0 => PlainForm::Mbox,
         () => return None,
@@ -112,13 +117,19 @@ impl PlainForm {
                 "sed -nE 's/^Dialogue:([^,]*,){9}//; T; s/\\{[^}]*\\}//g; s/\\\\N/ /g; p'",
                 is_in_files,
             ),
+
             Self::Fasta => (
                 "FASTA, whose sequences stand in several lines each, headers included",
                 "awk '/^[>;]/ {if (s) print s; s = \"\"; next} {s = s $1} END {if (s) print s}'",
                 "and read it with --set data.text.format=lines, a sequence per line",
             ),
+            Self::Fastq => (
+                "FASTQ, headers and qualities included",
+                "awk 'NR % 4 == 2'",
+                "and read it with --set data.text.format=lines, a sequence per line",
+            ),
             Self::Pgn => (
-                "games (PGN), whose tags and moves a blank line separates: each becomes a document of its own",
+                "games (PGN), whose tags and moves become documents of their own, since a blank line separates them",
                 "awk '/^\\[Event / && n++ {print \"\"} NF'",
                 by_blank_lines,
             ),
@@ -155,7 +166,8 @@ mod tests {
         "1\n00:00:02,000 --> 00:00:03,500\nShe went <i>home</i>.\n\n2\n00:01:02,000 --> 00:01:03,000\nTwo\nlines\n\n";
 
     /// Each file with its form and the plain text that the command of its note makes.
-    const FILES: [(&str, &str, PlainForm, &str); 8] = [
+    const FILES: [(&str, &str, PlainForm, &str); 9] = [
+        ("a.fastq", "@r1\nACGT\n+\nIIII\n@r2\nTTGA\n+\nIIII\n", PlainForm::Fastq, "ACGT\nTTGA\n"),
         ("a.srt", SRT, PlainForm::Subtitles, "She went home.\nTwo\nlines\n"),
         ("a.txt", SRT, PlainForm::Subtitles, "She went home.\nTwo\nlines\n"),
         (

@@ -63,6 +63,12 @@ const TABLE: [(Role, &[&str]); 8] = [
             "knowledge",
             "case",
             "material",
+            "hint",
+            "lecture",
+            "dialogue",
+            "dialog",
+            "transcript",
+            "email",
         ],
     ),
     (

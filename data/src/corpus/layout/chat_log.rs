@@ -15,7 +15,7 @@ use crate::formats::{FileFormat, LineReader};
 const LINES: usize = 200;
 /// A time, the name of a person and what was said, as Rust and Python read it.
 const MESSAGE: &str =
-    r"(?:\[[^\]]*\] *|[0-9][0-9:.,/ -]*(?:[AP]M)? *(?:- *)?)?<?([^\W\d_][^:<>\[\]]{0,29})(?:>|:) +(.*)";
+    r"(?:\[[^\]]*\] *|[0-9][0-9:.,/\s-]*(?:[AaPp]\.?[Mm]\.?)?\s*(?:- *)?)?<?([^\W\d_][^:<>\[\]]{0,29})(?:>|:) +(.*)";
 
 impl RowReader<'_> {
     /// Refuses a text file where this reader wants rows with conversations.
@@ -30,6 +30,7 @@ impl RowReader<'_> {
         if first.starts_with('{') || in_list.is_some_and(|rest| rest.is_empty() || rest.starts_with(['{', '['])) {
             return Ok(());
         }
+
         let rows_are = match of_chat(&lines) {
             Some(names) => {
                 let command = fed(file, &script(&names[1]));

@@ -6,7 +6,9 @@ use serde_json::{Map, Value};
 
 use super::recognize::{Column, column_at, columns_of, list_of_messages, strings_of};
 use super::{Layout, RowReader};
-use crate::corpus::fields::{Strings, has_label_word, has_word_of_class, is_about, is_label, texts_of_class};
+use crate::corpus::fields::{
+    Strings, are_two_texts, has_label_word, has_word_of_class, is_about, is_label, texts_of_class,
+};
 use crate::corpus::jq::{self, fed, path_in_jq, piped};
 use crate::corpus::labelled::LabelConfig;
 use crate::corpus::path::value_at;
@@ -103,7 +105,7 @@ impl RowReader<'_> {
                 let whole = share::whole(rows, &[&text], &label).map(|more| share::with_text(rows, &text, &more));
                 Layout::Labelled { text: whole.flatten().unwrap_or(text), label }
             }
-            Layout::LabelledPairs { text, pair, label } if pair != *pair_field => {
+            Layout::LabelledPairs { text, pair, label } if pair != *pair_field && !are_two_texts(&text, &pair) => {
                 let pair = share::whole(rows, &[&text, &pair], &label).unwrap_or(pair);
                 Layout::LabelledPairs { text, pair, label }
             }

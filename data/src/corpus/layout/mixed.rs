@@ -11,7 +11,7 @@ use crate::corpus::text::{Task, TextFormat};
 use crate::formats::FileFormat;
 
 /// Names of the text in a part that is an object.
-const TEXTS: [&str; 3] = ["text", "content", "value"];
+const TEXTS: [&str; 5] = ["text", "content", "value", "insert", "plain_text"];
 
 /// A field with such texts.
 pub(super) struct Mixed {

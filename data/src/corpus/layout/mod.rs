@@ -254,6 +254,8 @@ impl RowReader<'_> {
                 other_classes(rows, label, &[text, pair], self.labels) + &share::rest(rows, &[text, pair, label])
             }
             Layout::Texts { .. } if self.task == Task::Translation => as_pairs::unclear(rows, order),
+            Layout::Pairs { source, target } => as_pairs::others(rows, order, [source, target]),
+            Layout::Answers { question, answer } => as_pairs::others(rows, order, [question, answer]),
             Layout::Texts { field: text } | Layout::Labelled { text, .. } if matches!(task, Task::Lm | Task::Mlm) => {
                 share::note(rows, text).map_or(String::new(), |note| format!("\n{note}"))
             }

@@ -49,6 +49,7 @@ impl RowReader<'_> {
             Some(found) => (found.read.clone(), found.as_answers()),
             None => extractive::of(rows).filter(|_| is_chat).map(|found| (found.fields, found.program))?,
         };
+
         let lost = match self.task {
             Task::Lm => Conversation::of(row, &self.text.field).ok()?.left_out,
             // A template says by itself what belongs to a text.

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::corpus::fields;
 use crate::corpus::jq::{in_jq, path_in_jq};
 use crate::corpus::roles::{Role, is_aside, is_of, parts_of, rank};
 
@@ -65,18 +66,35 @@ pub(super) fn question_of(row: &Map<String, Value>, is_free: &dyn Fn(&[String]) 
         (is_free(path) && is_text(value) && !is_aside(name)).then(|| rank(Role::Question, name)).flatten()
     };
     let found = leaves(row).into_iter().filter_map(|(path, value)| Some((asks(&path, value)?, path)));
-    let (_, path) = found.min_by_key(|(rank, path)| (path.len(), *rank))?;
+    // `question` stands before `formatted_question`.
+    let n_words = |path: &[String]| path.last().map_or(0, |name| parts_of(name).len());
+    let (_, path) = found.min_by_key(|(rank, path)| (path.len(), *rank, n_words(path)))?;
     Some(Part { jq: path_in_jq(&path), path, is_plain: true })
 }
 
 /// Returns the texts that a question is about: fields with such a name, or inside of an object with one.
 pub(super) fn contexts_of(row: &Map<String, Value>, is_free: &dyn Fn(&[String]) -> bool) -> Vec<Part> {
-    leaves(row).into_iter().filter_map(|(path, value)| context(path, value, is_free)).collect()
+    let found = leaves(row).into_iter().filter_map(|(path, value)| context(path, value, is_free));
+    without_parts(row, found.collect())
+}
+
+/// Leaves out texts that other ones contain.
+fn without_parts(row: &Map<String, Value>, parts: Vec<Part>) -> Vec<Part> {
+    let text = |part: &Part| {
+        let (first, rest) = part.path.split_first()?;
+        rest.iter().try_fold(row.get(first)?, |value, name| value.get(name))?.as_str().map(str::trim)
+    };
+    let is_contained = |part: &Part| {
+        let others = parts.iter().filter(|other| other.path != part.path).filter_map(text);
+        text(part).is_some_and(|text| others.into_iter().any(|other| other.len() > text.len() && other.contains(text)))
+    };
+    let kept: Vec<bool> = parts.iter().map(|part| !is_contained(part)).collect();
+    parts.into_iter().zip(kept).filter(|(_, is_kept)| *is_kept).map(|(part, _)| part).collect()
 }
 
 fn context(path: Vec<String>, value: &Value, is_free: &dyn Fn(&[String]) -> bool) -> Option<Part> {
     let (last, around) = path.split_last()?;
-    let is_named = is_of(Role::Context, last);
+    let is_named = is_of(Role::Context, last) || around.is_empty() && fields::is_text(last);
     // A text inside of an unknown object is one, too.
     let is_unknown = !around.is_empty() && value.is_string() && !path.iter().any(|name| has_other_role(name));
     let is_within = around.iter().any(|name| is_of(Role::Context, name)) || is_unknown;
@@ -139,7 +157,7 @@ pub(super) fn left_out(row: &Map<String, Value>, used: &[Vec<String>]) -> Vec<St
         |value: &Value| value.to_string().contains(char::is_alphabetic) && !value.is_boolean() && !value.is_null();
     let found = leaves(row).into_iter().filter(|(path, value)| {
         let name = path.last().map_or("", String::as_str);
-        !is_used(path) && has_letters(value) && !crate::corpus::fields::is_about(name) && !is_aside(name)
+        !is_used(path) && has_letters(value) && !fields::is_about(name) && !is_aside(name)
     });
     found.map(|(path, _)| path.join(".")).collect()
 }
@@ -151,5 +169,5 @@ pub(super) fn sentences_of(row: &Map<String, Value>, is_free: &dyn Fn(&[String])
         is_free(path) && is_long && !is_aside(path.last().map_or("", String::as_str))
     };
     let found = leaves(row).into_iter().filter(is_sentence);
-    found.map(|(path, _)| Part { jq: path_in_jq(&path), path, is_plain: true }).collect()
+    without_parts(row, found.map(|(path, _)| Part { jq: path_in_jq(&path), path, is_plain: true }).collect())
 }

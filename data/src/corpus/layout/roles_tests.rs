@@ -34,6 +34,7 @@ fn two_texts_next_to_names_and_numbers_are_a_pair_in_the_direction_of_their_name
         let flags = format!("--set data.corpus.source_field={source} --set data.corpus.target_field={target}");
         assert!(said.ends_with(&flags), "{fields}: {said}");
     }
+
     let code = r#"{"lang": "py", "repo": "a/b", "code": "def f(x): return N", "docstring": "adds N to x"}"#;
     let both = refusal(&|n| code.replace('N', &n.to_string()), Task::Translation, TextFormat::Auto);
     assert!(
@@ -68,12 +69,13 @@ fn three_texts_without_known_names_are_asked_about() {
         Task::Lm,
         TextFormat::Chat,
     );
-    assert!(named.ends_with("--set data.text.field=question,reply"), "{named}");
+    let flag = "--set data.text.field=question,reply\nthat leaves out the texts in notes";
+    assert!(named.ends_with(flag), "{named}");
 }
 
 #[test]
 fn questions_about_texts_get_all_of_them_in_any_layout() {
-    for (row, prompt, left) in [
+    let cases = [
         (
             r#"{"question": "q?", "context": {"contexts": ["a long text", "of two parts"], "labels": ["A", "B"]}, "long_answer": "so it is", "final_decision": "yes"}"#,
             r#"{prompt: ((.context.contexts | join("\n\n")) + "\n\n" + .question), completion: .long_answer}"#,
@@ -94,7 +96,9 @@ fn questions_about_texts_get_all_of_them_in_any_layout() {
             r#"{prompt: (.background + "\n\n" + .problem), completion: .solution}"#,
             "",
         ),
-    ] {
+    ];
+
+    for (row, prompt, left) in cases {
         for (task, format) in
             [(Task::Lm, TextFormat::Chat), (Task::Lm, TextFormat::Auto), (Task::Translation, TextFormat::Auto)]
         {

@@ -34,6 +34,7 @@ impl PairCorpus {
         if let Some(flags) = self.flags_for_quoted_table().or_else(|| self.flags_for_narrow_table()) {
             return flags;
         }
+
         if let Some(fields) = self.names_of_first_row() {
             let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
             let or_reversed = match texts_of(&fields) {

@@ -213,7 +213,7 @@ impl<'a> Rating<'a> {
             "to learn the good ones alone, keep the rows {} and drop the {}: jq -c 'select({}) | del({})'{said}",
             kept.join(" and "),
             fields.join(", "),
-            conditions.join(" and "),
+            joined(&conditions),
             paths.join(", ")
         )
     }
@@ -235,7 +235,7 @@ impl<'a> Rating<'a> {
         let values = || rows.iter().filter_map(move |row| row.get(field));
         let (good, bad) = self.words();
         if self.value.is_boolean() {
-            return if self.high_is_good { path } else { format!("({path} | not)") };
+            return if self.high_is_good { path } else { format!("{path} | not") };
         }
         if self.is_number() {
             let number = if self.value.is_string() { format!("({path} | tonumber)") } else { path };
@@ -331,6 +331,15 @@ impl Good {
         let shares = if ratings.len() == 1 { &SHARES[..1] } else { &SHARES[..] };
         let is_enough = |good: &Self| good.n_kept as f64 >= LEAST_KEPT * rows.len() as f64;
         shares.iter().map(|share| with(*share)).find(is_enough).unwrap_or_else(|| with(shares[shares.len() - 1]))
+    }
+}
+
+/// Joins conditions of jq.
+fn joined(conditions: &[String]) -> String {
+    let bracketed = |one: &String| if one.ends_with("| not") { format!("({one})") } else { one.clone() };
+    match conditions {
+        [one] => one.clone(),
+        several => several.iter().map(bracketed).collect::<Vec<_>>().join(" and "),
     }
 }
 

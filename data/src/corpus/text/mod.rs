@@ -219,7 +219,7 @@ impl TextCorpus {
         })
     }
 
-    /// Returns the instructions that most of the first conversations begin with, those of the first one; `None` without any.
+    /// Returns the first instructions of a conversation, if most of the first ones begin with instructions.
     ///
     /// # Errors
     ///

@@ -23,6 +23,8 @@ enum Form {
     Letter,
     /// A letter in another case, or with brackets.
     Loose,
+    /// The letter and the text: `A. yes`.
+    Whole,
     /// The name of the option's field.
     Name,
     /// Counted from this number.
@@ -36,8 +38,8 @@ enum Form {
 struct Candidate {
     path: Vec<String>,
     form: Form,
-    /// What jq has behind the path: of a list, its only element.
-    element: &'static str,
+    /// Whether it is a list with one element.
+    is_list: bool,
     is_string: bool,
     /// The option of each row.
     meant: Vec<Option<usize>>,
@@ -135,13 +137,13 @@ fn candidate(path: Vec<String>, rows: &[(&Map<String, Value>, Vec<Pair>)], names
         return None;
     }
 
-    let form = [Form::Letter, Form::Loose, Form::Name, Form::Text]
+    let form = [Form::Letter, Form::Loose, Form::Whole, Form::Name, Form::Text]
         .into_iter()
         .find(|form| fits(*form, &known, names))
         .or_else(|| number(&known, names))?;
     let meant = said.iter().zip(rows).map(|(value, (_, pairs))| place(form, value.as_ref()?, pairs, names)).collect();
     let is_string = known[0].0.is_string();
-    Some(Candidate { path, form, element: if is_list { "[0]" } else { "" }, is_string, meant })
+    Some(Candidate { path, form, is_list, is_string, meant })
 }
 
 /// Whether most values mean an option in this form.
@@ -181,6 +183,11 @@ fn place(form: Form, value: &Value, pairs: &[Pair], names: &[&str]) -> Option<us
             let letters: String = text.chars().filter(char::is_ascii_alphabetic).collect();
             (letters.len() == 1).then(|| find(&letters.to_uppercase())).flatten()
         }
+        Form::Whole => {
+            let (first, rest) = text.split_at_checked(1)?;
+            let rest = rest.strip_prefix([')', '.', ':'])?.trim_start();
+            pairs.iter().position(|(key, option)| key == first && option == rest)
+        }
         Form::Name => names.iter().position(|name| *name == text),
         Form::Text => pairs.iter().position(|(_, option)| *option == text),
         Form::Number(first) => {
@@ -193,7 +200,7 @@ fn place(form: Form, value: &Value, pairs: &[Pair], names: &[&str]) -> Option<us
 
 /// Returns the program of jq for the number of the right option.
 fn index(one: &Candidate, path: &str, names: &[&str]) -> String {
-    let value = format!("{path}{}", one.element);
+    let value = if one.is_list { format!("({path} | select(length == 1) | .[0])") } else { path.to_owned() };
     let number = format!("({value} | {})", if one.is_string { "tonumber?" } else { "numbers" });
     let key = if one.is_string { "$k" } else { "$k | tostring" };
     match one.form {
@@ -201,6 +208,7 @@ fn index(one: &Candidate, path: &str, names: &[&str]) -> String {
         Form::Loose => {
             format!("({value} as $k | $o | map(.[0]) | index($k | strings | gsub(\"[^A-Za-z]\"; \"\") | ascii_upcase))")
         }
+        Form::Whole => format!("({value} as $k | $o | map(.[0]) | index($k | strings | .[:1]))"),
         Form::Text => format!("({value} as $k | $o | map(.[1]) | index($k))"),
         Form::Name => format!("({value} as $k | {} | index($k))", Value::from(names)),
         Form::Number(0) => number,

@@ -9,7 +9,7 @@ use crate::corpus::roles::{Role, is_of, parts_of};
 /// The letters of options without their own.
 pub(super) const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// Names of the letter in an object with an option.
-const KEYS: [&str; 8] = ["label", "key", "letter", "id", "option", "marker", "name", "index"];
+const KEYS: [&str; 9] = ["label", "key", "letter", "id", "identifier", "option", "marker", "name", "index"];
 /// Names of its text, best first.
 const TEXTS: [&str; 10] =
     ["text", "value", "content", "choice", "option", "answer", "title", "body", "option_text", "answer_text"];
@@ -34,6 +34,8 @@ pub(super) struct Options {
 #[derive(Clone)]
 enum Form {
     List(Prefix),
+    /// Lines of one text that begin with letters.
+    Lines,
     ByKey,
     /// Two lists: the names of the letters and of the texts.
     Lists([String; 2]),
@@ -63,6 +65,7 @@ impl Options {
             Form::List(prefix) => {
                 (0..).zip(value.as_array()?).map(|(n, text)| in_list(*prefix, n, &said(text))).collect()
             }
+            Form::Lines => lines_of(value.as_str()?),
             Form::ByKey => value.as_object()?.iter().map(|(key, text)| (key.clone(), said(text))).collect(),
             Form::Lists([keys, texts]) => {
                 let list = |name: &str| Some(value.get(name)?.as_array()?.iter().map(said).collect::<Vec<_>>());
@@ -78,6 +81,7 @@ impl Options {
                 };
                 list.iter().enumerate().map(of).collect::<Option<_>>()?
             }
+
             Form::Fields => {
                 let texts = self.paths.iter().filter_map(|path| at(row, path).filter(|text| !text.is_null()).map(said));
                 texts.enumerate().map(|(n, text)| (letter(n), text)).collect()
@@ -126,9 +130,24 @@ fn letter(n: usize) -> String {
 fn in_list(prefix: Prefix, n: usize, text: &str) -> Pair {
     match prefix {
         Prefix::None => (letter(n), text.to_owned()),
-        Prefix::Letter => (text[..1].to_owned(), text[2..].trim_start_matches(' ').to_owned()),
-        Prefix::Bracket => (text[1..2].to_owned(), text[3..].trim_start_matches(' ').to_owned()),
+        Prefix::Letter => (text[..1].to_owned(), text[2..].strip_prefix(' ').unwrap_or(&text[2..]).to_owned()),
+        Prefix::Bracket => (text[1..2].to_owned(), text[3..].strip_prefix(' ').unwrap_or(&text[3..]).to_owned()),
     }
+}
+
+/// Returns the letters and texts of lines such as `A. yes`.
+fn lines_of(text: &str) -> Vec<Pair> {
+    let begins = |line: &&str| {
+        let mut characters = line.chars();
+        characters.next().is_some_and(|c| c.is_ascii_alphabetic())
+            && characters.next().is_some_and(|c| ").:".contains(c))
+    };
+    text.lines().filter(begins).map(|line| in_list(Prefix::Letter, 0, line)).collect()
+}
+
+/// Whether a value says of an option whether it is right.
+fn is_mark(value: &Value) -> bool {
+    value.is_boolean() || matches!(value.as_u64(), Some(0 | 1))
 }
 
 /// Whether a value can be one option.
@@ -162,7 +181,7 @@ fn options_in(row: &Map<String, Value>) -> Vec<Options> {
 fn in_value(path: &[String], value: &Value) -> Option<Options> {
     let jq = path_in_jq(path);
     let (form, program, marked) = match value {
-        Value::Array(list) if list.len() > 1 && list.iter().all(is_one) => {
+        Value::Array(list) if list.len() > 1 && list.iter().all(is_one) && list.iter().any(|one| !is_mark(one)) => {
             let prefix = prefix_of(list);
             let program = match prefix {
                 Prefix::None => format!("({jq} | to_entries | map([\"{LETTERS}\"[.key:.key + 1], .value]))"),
@@ -172,6 +191,12 @@ fn in_value(path: &[String], value: &Value) -> Option<Options> {
             (Form::List(prefix), program, None)
         }
         Value::Array(list) if list.len() > 1 => in_objects(list, &jq)?,
+        Value::String(text) if lines_of(text).len() > 1 => {
+            let program = format!(
+                "({jq} | split(\"\\n\") | map(select(test(\"^[A-Za-z][).:]\")) | [.[:1], (.[2:] | ltrimstr(\" \"))]))"
+            );
+            (Form::Lines, program, None)
+        }
         Value::Object(object) => in_object(object, &jq)?,
         _ => return None,
     };
@@ -195,14 +220,14 @@ fn in_object(object: &Map<String, Value>, jq: &str) -> Option<(Form, String, Opt
         let name = names.iter().find(is_it)?;
         Some(if list(name).is_some() { (*name).to_owned() } else { format!("{name}s") })
     };
+
     let texts = find(&TEXTS, None)?;
     if !list(&texts)?.iter().all(is_one) {
         return None;
     }
     let keys = find(&KEYS, Some(&texts))?;
     let (of_keys, of_texts) = (in_jq(&keys), in_jq(&texts));
-    let are_marks = |value: &Value| matches!(value.as_u64(), Some(0 | 1)) || value.is_boolean();
-    if list(&keys)?.iter().all(are_marks) {
+    if list(&keys)?.iter().all(is_mark) {
         // Marks of 0 and 1 say which text is right.
         let mark = if list(&keys)?[0].is_boolean() { "true" } else { "1" };
         let program = format!("({jq}{of_texts} | to_entries | map([\"{LETTERS}\"[.key:.key + 1], .value]))");
@@ -220,7 +245,6 @@ fn in_objects(list: &[Value], jq: &str) -> Option<(Form, String, Option<String>)
     let text = find(&TEXTS, &is_one)?;
     let is_short = |value: &Value| said(value).chars().count() <= 2;
     let key = find(&KEYS, &is_short).filter(|key| *key != text);
-    let is_mark = |value: &Value| value.is_boolean() || matches!(value.as_u64(), Some(0 | 1));
     let mark = find(&MARKS, &is_mark).filter(|mark| Some(*mark) != key);
     let marked = mark.map(|mark| {
         let set = if objects[0][mark].is_boolean() { "true" } else { "1" };
@@ -260,6 +284,7 @@ fn in_fields(row: &Map<String, Value>) -> Option<Options> {
         if !["a", "0", "1"].contains(&mark.to_lowercase().as_str()) || !is_stem(&stem) {
             continue;
         }
+
         let named = |n: u32| {
             let mark = match mark.parse::<u32>() {
                 Ok(start) => (start + n).to_string(),

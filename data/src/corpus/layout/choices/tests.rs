@@ -17,7 +17,7 @@ fn rows(rows: &[&str]) -> Vec<Map<String, Value>> {
 }
 
 /// What a row, with others of its file, must become.
-const CASES: [(&[&str], &str, &str); 24] = [
+const CASES: [(&[&str], &str, &str); 29] = [
     (&[r#"{"question": "who?", "options": {"A": "x y", "B": "z"}, "answer": "B"}"#], "who?\n\nA. x y\nB. z", "B. z"),
     (
         &[
@@ -144,6 +144,30 @@ const CASES: [(&[&str], &str, &str); 24] = [
         "who?\n\nA. x\nB. y\nC. z",
         "C. z",
     ),
+    (&[r#"{"question": "who?", "options": ["A. x", "B. y"], "answer": "B. y"}"#], "who?\n\nA. x\nB. y", "B. y"),
+    (&[r#"{"question": "who?", "options": "A) x\nB) y\n", "answer": "A"}"#], "who?\n\nA. x\nB. y", "A. x"),
+    (
+        &[
+            r#"{"question": "who?", "options": [{"identifier": "A", "content": "x"}, {"identifier": "B", "content": "y"}], "correct_options": ["B"]}"#,
+        ],
+        "who?\n\nA. x\nB. y",
+        "B. y",
+    ),
+    (
+        &[
+            r#"{"ctx_a": "he went", "ctx_b": "and", "ctx": "he went and", "endings": ["x y", "z w"], "label": 1, "activity_label": "going"}"#,
+            r#"{"ctx": "a", "endings": ["x", "y"], "label": 0}"#,
+        ],
+        "he went and\n\nA. x y\nB. z w",
+        "B. z w",
+    ),
+    (
+        &[
+            r#"{"text": "a long text", "question": "who?", "formatted_question": "who? (A) x (B) y", "choices": ["x", "y"], "answer": "x"}"#,
+        ],
+        "a long text\n\nwho?\n\nA. x\nB. y",
+        "A. x",
+    ),
 ];
 
 #[test]
@@ -180,6 +204,18 @@ fn rows_without_a_right_option_are_left_out_and_a_first_number_that_no_row_shows
     let two = of(&rows(&[two])).expect("options");
     assert!(two.open.as_ref().is_some_and(|open| open.contains("\"answer\" and \"label\"")), "{:?}", two.open);
     assert!(two.as_answers().contains(".NAME"), "{}", two.as_answers());
+}
+
+#[test]
+fn options_that_are_the_same_in_all_rows_are_classes_and_several_right_ones_are_left_out() {
+    let same: Vec<String> = (0..9)
+        .map(|n| format!(r#"{{"question": "q {n}", "options": ["x", "y"], "answer": "{}"}}"#, ["x", "y"][n % 2]))
+        .collect();
+    assert!(of(&rows(&same.iter().map(String::as_str).collect::<Vec<_>>())).is_none());
+    let one = r#"{"question": "a", "options": {"A": "x", "B": "y"}, "answers": ["A"]}"#;
+    let found = of(&rows(&[one])).expect("options");
+    let several = ran(&found.as_answers(), &one.replace("[\"A\"]", "[\"A\", \"B\"]"));
+    assert!(several.is_none_or(|made| made.is_empty()));
 }
 
 #[test]

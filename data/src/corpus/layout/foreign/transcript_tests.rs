@@ -44,6 +44,10 @@ fn transcripts_with_any_marks_become_messages() {
         "<s>[INST] how are\nyou? [/INST] fine\n\nand well </s><s>[INST] bye [/INST] bye now </s>",
         "Q: how are\nyou?\nA: fine\n\nand well\nQ: bye\nA: bye now",
         "**User:** how are\nyou?\n**Bot:** fine\n\nand well\n**User:** bye\n**Bot:** bye now",
+        "### Human: how are\nyou?### Assistant: fine\n\nand well### Human: bye### Assistant: bye now",
+        "<|user|> how are\nyou? <|assistant|> fine\n\nand well <|user|> bye <|assistant|> bye now",
+        "<human>: how are\nyou?\n<bot>: fine\n\nand well\n<human>: bye\n<bot>: bye now",
+        "[|Human|] how are\nyou?\n[|AI|] fine\n\nand well\n[|Human|] bye\n[|AI|] bye now",
         "[Customer]: how are\nyou?\n[Agent]: fine\n\nand well\n[Customer]: bye\n[Agent]: bye now",
     ] {
         for field in ["chat", "text", "conv"] {
@@ -75,6 +79,16 @@ fn instructions_and_answers_of_tools_keep_their_places() {
 }
 
 #[test]
+fn what_stands_in_front_of_the_first_turn_are_instructions() {
+    let long = "and a long answer that is much longer than the words in front of it, as usual";
+    let chat = format!("A chat of two.\n[|Human|] how are you?\n[|AI|] fine {long}\n[|Human|]");
+    let rows = vec![serde_json::json!({ "input": chat }).to_string(); 3];
+    let Some(made) = made(&rows, true) else { return };
+    let answer = format!("assistant: fine {long}");
+    assert_eq!(turns(&made[0]), ["system: A chat of two.", "user: how are you?", answer.as_str()]);
+}
+
+#[test]
 fn plain_texts_are_not_transcripts() {
     for text in
         ["Note: a text\nAnswer: none", "a text that says User: and Assistant: in a line", "Anna: hello\nBen: hi"]
@@ -94,8 +108,7 @@ fn messages_of_persons_become_conversations() {
         assert_eq!(all.iter().map(|row| turns(row).len()).collect::<Vec<_>>(), [8, 8, 5]);
         assert_eq!(turns(&all[0])[..2], ["user: words 0", "assistant: words 1"]);
         let row = |n: usize| {
-            serde_json::json!({ "thread_id": n / 3, person: name(n), text: format!("words {n}") })
-                .to_string()
+            serde_json::json!({ "thread_id": n / 3, person: name(n), text: format!("words {n}") }).to_string()
         };
         let by_thread = made(&(0..9).map(row).collect::<Vec<_>>(), true).expect("jq");
         assert_eq!(turns(&by_thread[1]), ["assistant: words 3", "user: words 4", "assistant: words 5"]);

@@ -9,7 +9,8 @@ use super::{Foreign, WayOut, meaning};
 use crate::corpus::jq::in_jq;
 
 /// What stands before and behind the name of a role, as regular expressions; the most particular first.
-const MARKS: [[&str; 2]; 10] = [
+const MARKS: [[&str; 2]; 11] = [
+    ["\\[\\|", "\\|\\]"],
     ["<\\|im_start\\|> *", ""],
     ["<start_of_turn> *", ""],
     ["<\\|start_header_id\\|>", "<\\|end_header_id\\|>"],
@@ -21,6 +22,8 @@ const MARKS: [[&str; 2]; 10] = [
     ["<", ">:?"],
     ["", ":"],
 ];
+/// Marks that stand within lines, too.
+const WITHIN: [[&str; 2]; 4] = [["\\[\\|", "\\|\\]"], ["<\\|", "\\|>"], ["###+ *", ":"], ["<", ">:?"]];
 /// Marks without names, for the question and the answer.
 const INST: [&str; 2] = ["[INST]", "[/INST]"];
 /// Names of tools that answer, as their marks have them.
@@ -43,6 +46,10 @@ const ENDS: [&str; 8] =
 struct Style {
     before: &'static str,
     behind: &'static str,
+    /// Whether the marks stand at the beginnings of lines alone.
+    begins_line: bool,
+    /// Whether some texts have something in front of the first mark: instructions.
+    has_preamble: bool,
     /// Names as they are written, with what they mean.
     names: BTreeMap<String, &'static str>,
 }
@@ -68,12 +75,16 @@ fn style_of(texts: &[&str]) -> Option<Style> {
     let is_inst = |text: &&&str| INST.iter().all(|mark| text.contains(mark));
     if !texts.is_empty() && texts.iter().filter(is_inst).count() * 2 > texts.len() {
         let names = [(INST[0].to_owned(), "user"), (INST[1].to_owned(), "assistant")].into();
-        return Some(Style { before: "", behind: "", names });
+        return Some(Style { before: "", behind: "", begins_line: false, has_preamble: false, names });
     }
-    MARKS.into_iter().find_map(|[before, behind]| {
-        let mark = Regex::new(&format!(r"(?m)^[ \t]*{before}([A-Za-z][A-Za-z_ ]{{0,20}}){behind}")).ok()?;
+    let in_lines = MARKS.into_iter().map(|marks| (marks, true));
+    let mut styles = in_lines.chain(WITHIN.into_iter().map(|marks| (marks, false)));
+    styles.find_map(|([before, behind], begins_line)| {
+        let start = if begins_line { r"(?m)^[ \t]*(?:<bos>|<s>)?" } else { "" };
+        let mark = Regex::new(&format!("{start}{before}([A-Za-z][A-Za-z_ ]{{0,20}}){behind}")).ok()?;
         let mut names: BTreeMap<String, &'static str> = BTreeMap::new();
-        let mut n_conversations = 0;
+        let (mut n_conversations, mut has_preamble) = (0, false);
+
         for text in texts {
             let marks = mark.captures_iter(text).filter_map(|found| {
                 let name = found.get(1)?.as_str().trim_end();
@@ -82,13 +93,16 @@ fn style_of(texts: &[&str]) -> Option<Style> {
             });
             let marks: Vec<(usize, &str, &'static str)> = marks.collect();
             let has = |role: &str| marks.iter().any(|(.., other)| *other == role);
-            let is_first = marks.first().is_some_and(|(start, ..)| text[..*start].trim().chars().count() <= 8);
-            if has("user") && has("assistant") && is_first {
+            // A plain text may have such words in its middle.
+            let ahead = marks.first().map_or(0, |(start, ..)| text[..*start].trim().chars().count());
+            if has("user") && has("assistant") && 3 * ahead <= text.chars().count() {
                 n_conversations += 1;
+                has_preamble |= ahead > 8;
                 names.extend(marks.iter().map(|(_, name, role)| ((*name).to_owned(), *role)));
             }
         }
-        (2 * n_conversations > texts.len()).then_some(Style { before, behind, names })
+        let found = Style { before, behind, begins_line, has_preamble, names };
+        (2 * n_conversations > texts.len()).then_some(found)
     })
 }
 
@@ -106,14 +120,13 @@ fn role_of(name: &str) -> Option<&'static str> {
 impl Style {
     /// Returns the expression of jq for the messages in a field.
     fn messages(&self, field: &str, texts: &[&str]) -> String {
-        let is_inst = self.names.contains_key(INST[0]);
         // A name may begin with another one.
         let mut names: Vec<String> = self.names.keys().map(|name| regex::escape(name)).collect();
         names.sort_by_key(|name| std::cmp::Reverse(name.len()));
         let names = names.join("|");
-        let (start, next) = match is_inst {
-            true => ("()".to_owned(), String::new()),
-            false => ("(\\A|\\n)\\s*".to_owned(), "\\n\\s*".to_owned()),
+        let (start, next) = match self.begins_line {
+            false => ("()".to_owned(), String::new()),
+            true => ("(\\A\\s*(?:<bos>|<s>)?|\\n)\\s*".to_owned(), "\\n\\s*".to_owned()),
         };
         let (before, behind) = (self.before, self.behind);
         let pattern =
@@ -135,9 +148,19 @@ impl Style {
             // The model reads from whom an answer of a tool comes.
             tools => format!("(if {} | index([$n]) then $n + \": \" else \"\" end) + {said}", json!(tools)),
         };
+        let field = in_jq(field);
+        let instructions = match self.has_preamble {
+            true => {
+                let rest = Value::from(format!("{start}{before}(?:{names}){behind}[\\s\\S]*"));
+                let text =
+                    format!("{field} | sub({rest}; \"\"){without_ends} | gsub(\"\\\\A\\\\s+|\\\\s+\\\\z\"; \"\")");
+                format!("({text} | select(. != \"\") | {{role: \"system\", content: .}}), ")
+            }
+            false => String::new(),
+        };
         format!(
-            "{} | match({}; \"g\").captures | .[1].string as $n | {{role: {}[$n], content: ({content})}} | select(.content != \"\")",
-            in_jq(field),
+            "{instructions}({field} | match({}; \"g\").captures | .[1].string as $n | {{role: {}[$n], content: ({content})}} | select(.content != \
+             \"\"))",
             Value::from(pattern),
             json!(roles)
         )

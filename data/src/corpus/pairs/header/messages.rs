@@ -98,7 +98,7 @@ pub(in crate::corpus::pairs) fn with_other_headers(other: &Path) -> String {
 
 /// Asks whether a first row names the columns.
 ///
-/// `texts` are those of columns with texts: two of them are source and target, if no name says more.
+/// `texts` names the columns with texts: two of them are source and target, unless the names say more.
 pub(super) fn ask(path: &Path, names: &[&str], texts: &[&str], numbers_are_set: bool) -> Error {
     let known = texts_of(names).iter().flatten().count() == 2;
     let named = if known || texts.len() != 2 { names } else { texts };

@@ -53,6 +53,7 @@ impl Evidence {
                 Some(Self::Scores([name.to_owned(), other.clone()], high_is_good))
             })
         };
+
         let mut found: Vec<Self> = numbers().filter_map(|name| other(name)).collect();
         let has_word = |name: &str, list: &[&str]| words_of(name).iter().any(|word| list.contains(&word.as_str()));
         found.extend(numbers().filter(|name| has_word(name, &MARGINS)).map(|name| Self::Margin(name.clone())));
