@@ -32,24 +32,27 @@ fn turns(row: &Value) -> Vec<String> {
         .collect()
 }
 
+/// A conversation with the marks of many programs.
+const TRANSCRIPTS: [&str; 14] = [
+    "USER: how are\nyou?\n\nASSISTANT: fine\n\nand well <|endoftext|>\nUSER: bye\nASSISTANT: bye now",
+    "Human: how are\nyou?\n\nAssistant: fine\n\nand well\n\nHuman: bye\n\nAssistant: bye now",
+    "### Instruction:\nhow are\nyou?\n\n### Response:\nfine\n\nand well\n\n### Instruction:\nbye\n\n### Response:\nbye now",
+    "<|user|>\nhow are\nyou?</s>\n<|assistant|>\nfine\n\nand well</s>\n<|user|>\nbye</s>\n<|assistant|>\nbye now</s>",
+    "<|im_start|>user\nhow are\nyou?<|im_end|>\n<|im_start|>assistant\nfine\n\nand well<|im_end|>\n<|im_start|>user\nbye<|im_end|>\n<|im_start|>assistant\nbye now<|im_end|>",
+    "<bos><start_of_turn>user\nhow are\nyou?<end_of_turn>\n<start_of_turn>model\nfine\n\nand well<end_of_turn>\n<start_of_turn>user\nbye<end_of_turn>\n<start_of_turn>model\nbye now<end_of_turn>",
+    "<s>[INST] how are\nyou? [/INST] fine\n\nand well </s><s>[INST] bye [/INST] bye now </s>",
+    "Q: how are\nyou?\nA: fine\n\nand well\nQ: bye\nA: bye now",
+    "**User:** how are\nyou?\n**Bot:** fine\n\nand well\n**User:** bye\n**Bot:** bye now",
+    "### Human: how are\nyou?### Assistant: fine\n\nand well### Human: bye### Assistant: bye now",
+    "<|user|> how are\nyou? <|assistant|> fine\n\nand well <|user|> bye <|assistant|> bye now",
+    "<human>: how are\nyou?\n<bot>: fine\n\nand well\n<human>: bye\n<bot>: bye now",
+    "[|Human|] how are\nyou?\n[|AI|] fine\n\nand well\n[|Human|] bye\n[|AI|] bye now",
+    "[Customer]: how are\nyou?\n[Agent]: fine\n\nand well\n[Customer]: bye\n[Agent]: bye now",
+];
+
 #[test]
 fn transcripts_with_any_marks_become_messages() {
-    for text in [
-        "USER: how are\nyou?\n\nASSISTANT: fine\n\nand well <|endoftext|>\nUSER: bye\nASSISTANT: bye now",
-        "Human: how are\nyou?\n\nAssistant: fine\n\nand well\n\nHuman: bye\n\nAssistant: bye now",
-        "### Instruction:\nhow are\nyou?\n\n### Response:\nfine\n\nand well\n\n### Instruction:\nbye\n\n### Response:\nbye now",
-        "<|user|>\nhow are\nyou?</s>\n<|assistant|>\nfine\n\nand well</s>\n<|user|>\nbye</s>\n<|assistant|>\nbye now</s>",
-        "<|im_start|>user\nhow are\nyou?<|im_end|>\n<|im_start|>assistant\nfine\n\nand well<|im_end|>\n<|im_start|>user\nbye<|im_end|>\n<|im_start|>assistant\nbye now<|im_end|>",
-        "<bos><start_of_turn>user\nhow are\nyou?<end_of_turn>\n<start_of_turn>model\nfine\n\nand well<end_of_turn>\n<start_of_turn>user\nbye<end_of_turn>\n<start_of_turn>model\nbye now<end_of_turn>",
-        "<s>[INST] how are\nyou? [/INST] fine\n\nand well </s><s>[INST] bye [/INST] bye now </s>",
-        "Q: how are\nyou?\nA: fine\n\nand well\nQ: bye\nA: bye now",
-        "**User:** how are\nyou?\n**Bot:** fine\n\nand well\n**User:** bye\n**Bot:** bye now",
-        "### Human: how are\nyou?### Assistant: fine\n\nand well### Human: bye### Assistant: bye now",
-        "<|user|> how are\nyou? <|assistant|> fine\n\nand well <|user|> bye <|assistant|> bye now",
-        "<human>: how are\nyou?\n<bot>: fine\n\nand well\n<human>: bye\n<bot>: bye now",
-        "[|Human|] how are\nyou?\n[|AI|] fine\n\nand well\n[|Human|] bye\n[|AI|] bye now",
-        "[Customer]: how are\nyou?\n[Agent]: fine\n\nand well\n[Customer]: bye\n[Agent]: bye now",
-    ] {
+    for text in TRANSCRIPTS {
         for field in ["chat", "text", "conv"] {
             let rows: Vec<String> = (0..4).map(|n| serde_json::json!({ "id": n, field: text }).to_string()).collect();
             let Some(made) = made(&rows, true) else { return };
