@@ -57,7 +57,7 @@ fn subtitles_are_neither_lines_of_pairs_nor_plain_text() {
 #[test]
 fn pairs_with_many_equal_sides_are_said_to_have_them() {
     let place = Workplace::new();
-    let row = |n: usize| if n % 2 == 0 { format!("{n}\t{n}\n") } else { format!("{}\t{n} parole\n", line(n)) };
+    let row = |n: usize| if n.is_multiple_of(2) { format!("{n}\t{n}\n") } else { format!("{}\t{n} parole\n", line(n)) };
     place.write("a.tsv", (0..60).map(row).collect::<String>());
     let text = shown(dry(&place, &[], &["data.train=a.tsv"]));
     assert!(text.contains("30 of the first 60 targets are the same as their sources"), "{text}");
@@ -114,7 +114,7 @@ fn half_stars_are_classes_in_every_format() {
 #[test]
 fn merged_cells_are_filled_from_above() {
     let place = Workplace::new();
-    let row = |n: usize| format!("{};parole {n}\n", if n % 2 == 0 { line(n) } else { String::new() });
+    let row = |n: usize| format!("{};parole {n}\n", if n.is_multiple_of(2) { line(n) } else { String::new() });
     place.write("a.csv", "English;Italian\n".to_owned() + &(0..60).map(row).collect::<String>());
     let keys = ["data.train=a.csv", "data.corpus.source_field=English", "data.corpus.target_field=Italian"];
     let refused =
@@ -132,7 +132,7 @@ fn merged_cells_are_filled_from_above() {
     let text = shown(dry(&place, &[], &[&["data.train=filled.csv"], &keys[1..]].concat()));
     assert!(text.contains("60 of 60 rows kept"), "{text}");
 
-    let row = |n: usize| format!("{},{}\n", line(n), if n % 4 == 0 { ["x", "y"][n / 4 % 2] } else { "" });
+    let row = |n: usize| format!("{},{}\n", line(n), if n.is_multiple_of(4) { ["x", "y"][n / 4 % 2] } else { "" });
     place.write("b.csv", "text,label\n".to_owned() + &(0..60).map(row).collect::<String>());
     dry(&place, &["--task", "classification"], &["data.train=b.csv"])
         .refused(3, &["blank cells of column 1 (\"label\")"]);

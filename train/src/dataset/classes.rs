@@ -53,13 +53,16 @@ fn numbered(names: &[String], task: Task) -> Option<String> {
     })
 }
 
+/// What names of one class have in common; `None` for names of another kind.
+type Spelling<'k> = &'k dyn Fn(&str) -> Option<String>;
+
 /// Names groups of classes that are probably one: in other spellings of a word, or of a number.
 fn alike(counts: &[(u64, &str)]) -> Vec<String> {
     let word = |name: &str| Some(name.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase());
     let value = |name: &str| number(name.trim()).map(|number| number.to_string());
-    let kinds: [(&dyn Fn(&str) -> Option<String>, &str); 2] =
+    let kinds: [(Spelling<'_>, &str); 2] =
         [(&word, "differ in case or spaces only"), (&value, "spell the same number")];
-    let of_kind = |(key, what): (&dyn Fn(&str) -> Option<String>, &str)| {
+    let of_kind = |(key, what): (Spelling<'_>, &str)| {
         let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (_, name) in counts {
             if let Some(key) = key(name) {
