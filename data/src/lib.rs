@@ -66,7 +66,8 @@ pub use corpus::{
     BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, DroppedRows, Example,
     FilterConfig, FilteredRows, Header, LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, LengthUnit,
     Origins, Packing, PairCorpus, Role, RowFilter, RowReader, RowReport, Table, Task, TextConfig, TextCorpus,
-    TextFormat, Unknown, check_layout, count_pairs, count_words, count_words_in, files_in, spelled_tokens,
+    TextFormat, Unknown, check_layout, count_pairs, count_words, count_words_in, files_in, layout_notes,
+    spelled_tokens,
 };
 pub use error::{Error, Result, panic_text};
 pub use formats::{FileFormat, Split, WordColumns, delimiter_of, find_files, is_conll, records_of, way_to_utf8};

@@ -15,6 +15,8 @@ mod fifth_trial;
 mod fifth_trial_lows;
 mod filters;
 mod first_hours;
+mod first_two_hours;
+mod followed_hints;
 mod formats;
 mod fourth_trial;
 mod fuzz;

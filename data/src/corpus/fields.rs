@@ -93,6 +93,22 @@ pub(super) fn with_text_behind(question: &str, name: &str) -> String {
     format!("{{{{ {question} }}}}{{% if {name} %}}\\n{{{{ {name} }}}}{{% endif %}}")
 }
 
+/// Returns the words of a name in lower case: `qualityScore`, `quality-score` and `Quality Score` have two.
+pub(super) fn words_of(name: &str) -> Vec<String> {
+    let (mut words, mut was_lower) = (vec![String::new()], false);
+    for character in name.chars() {
+        if !character.is_alphanumeric() || was_lower && character.is_uppercase() {
+            words.push(String::new());
+        }
+        was_lower = character.is_lowercase() || character.is_numeric();
+        if let (true, Some(word)) = (character.is_alphanumeric(), words.last_mut()) {
+            word.extend(character.to_lowercase());
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
 /// Whether fields of this name usually hold a class.
 pub(super) fn is_label(name: &str) -> bool {
     LABELS.contains(&name.to_lowercase().as_str())
@@ -184,7 +200,7 @@ pub(super) fn texts_of_class(columns: &[Strings<'_>], given: Option<usize>) -> V
 }
 
 /// Whether two names belong to two texts with one class: `premise` and `hypothesis`, `sentence1` and `sentence2`, `text_a` and `text_b`.
-fn are_two_texts(one: &str, other: &str) -> bool {
+pub(super) fn are_two_texts(one: &str, other: &str) -> bool {
     let [one, other] = [one, other].map(str::to_lowercase);
     let is_known = TWO_TEXTS
         .iter()

@@ -49,6 +49,29 @@ pub(super) fn command(file: &Path, format: FileFormat, program: &str) -> String 
     format!("{} | jq -c {program} > rows.jsonl", fed(file, &read))
 }
 
+/// Returns the command that writes what `program` makes of the list of all rows of a file into `rows.jsonl`.
+pub(super) fn command_of_all(file: &Path, format: FileFormat, program: &str) -> String {
+    let rows = command(file, format, ".");
+    let is_array = format == FileFormat::JSON && !is_json_lines(file).unwrap_or(true);
+    let program = shell_word(program);
+    match (format == FileFormat::JSON, is_array) {
+        (true, true) => format!("{} > rows.jsonl", piped(file, &format!("jq -c {program}"))),
+        (true, false) => format!("{} > rows.jsonl", piped(file, &format!("jq -cs {program}"))),
+        // The rows of other formats come from another program.
+        (false, _) => rows.replace("jq -c '.'", &format!("jq -cs {program}")),
+    }
+}
+
+/// Returns what is said of a file, so that no command in it writes into the file that it reads.
+pub(super) fn kept_apart(file: &Path, said: &str) -> String {
+    if file.file_name().is_none_or(|name| name != "rows.jsonl") {
+        return said.to_owned();
+    }
+    ["> rows.jsonl", "read rows.jsonl", "train on rows.jsonl"]
+        .iter()
+        .fold(said.to_owned(), |said, part| said.replace(part, &part.replace("rows", "new-rows")))
+}
+
 /// Returns the command that passes the text of a file to a `program`, which reads stdin or a file.
 pub(super) fn piped(file: &Path, program: &str) -> String {
     match unpack(file) {

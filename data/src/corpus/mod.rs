@@ -14,13 +14,16 @@ mod labelled;
 mod layout;
 #[cfg(test)]
 mod matrix;
+mod merged;
 mod ordered;
 mod origins;
 mod pairs;
 mod path;
+mod plain_forms;
 #[cfg(test)]
 mod printed_commands;
 mod report;
+mod roles;
 mod share;
 mod size;
 mod template;
@@ -31,7 +34,7 @@ pub(crate) use block_start::BlockStart;
 pub(crate) use filter::row_hash;
 pub use filter::{FilterConfig, FilteredRows, LengthUnit, RowFilter};
 pub use labelled::{LabelConfig, Labelled, LabelledCorpus, LabelledInput};
-pub use layout::{RowReader, check_layout};
+pub use layout::{RowReader, check_layout, layout_notes};
 pub(crate) use ordered::for_each_block;
 pub use origins::Origins;
 pub use pairs::{CorpusConfig, CorpusFormat, CorpusInput, Example, Header, PairCorpus, Table};

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::pairs::flag;
+use super::path::value_at;
 
 /// Words from which a string counts as a text rather than a name.
 const WORDS_OF_TEXT: usize = 3;
@@ -51,13 +52,15 @@ struct Share {
 impl Share {
     /// Measures the text of `rows` and that in `field`. `None` for rows without text.
     fn of(rows: &[Map<String, Value>], field: &str) -> Option<Self> {
-        let field: Vec<String> = path_of(field);
-        let mut texts = BTreeMap::new();
-        for (name, value) in rows.iter().flatten() {
-            collect(&mut vec![name.clone()], value, &mut texts);
-        }
-        let of_field = texts.get(&field).map_or(0, |texts| texts.n_bytes);
-        texts.retain(|path, texts| *path == field || texts.are_texts());
+        Self::of_fields(rows, &[field])
+    }
+
+    /// Does the same for several fields together.
+    fn of_fields(rows: &[Map<String, Value>], fields: &[&str]) -> Option<Self> {
+        let fields: Vec<Vec<String>> = fields.iter().map(|field| path_of(field)).collect();
+        let mut texts = texts_of(rows);
+        let of_field = fields.iter().filter_map(|field| texts.get(field)).map(|texts| texts.n_bytes).sum();
+        texts.retain(|path, texts| fields.contains(path) || texts.are_texts());
         let all = texts.values().map(|texts| texts.n_bytes).sum();
         let (most, _) = texts.into_iter().max_by_key(|(_, texts)| texts.n_bytes)?;
         (all > 0).then_some(Self { all, of_field, most })
@@ -66,6 +69,15 @@ impl Share {
     fn is_small(&self) -> bool {
         2 * self.of_field < self.all
     }
+}
+
+/// Returns the texts of rows at each path.
+fn texts_of(rows: &[Map<String, Value>]) -> BTreeMap<Vec<String>, Texts> {
+    let mut texts = BTreeMap::new();
+    for (name, value) in rows.iter().flatten() {
+        collect(&mut vec![name.clone()], value, &mut texts);
+    }
+    texts
 }
 
 fn collect(path: &mut Vec<String>, value: &Value, texts: &mut BTreeMap<Vec<String>, Texts>) {
@@ -105,6 +117,37 @@ pub(super) fn note(rows: &[Map<String, Value>], field: &str) -> Option<String> {
         most[0],
         to_read.unwrap_or_default()
     ))
+}
+
+/// Returns the template of the field with most of the text of `rows`, if `fields` have less than half of it together and it is neither
+/// one of them nor the `label`.
+pub(super) fn whole(rows: &[Map<String, Value>], fields: &[&str], label: &str) -> Option<String> {
+    let Share { most, .. } = Share::of_fields(rows, fields).filter(Share::is_small)?;
+    let is_other = most != path_of(label) && fields.iter().all(|field| most != path_of(field));
+    template(&most).filter(|_| is_other)
+}
+
+/// Returns the template of a `field` and of the text of another template below it.
+pub(super) fn with_text(rows: &[Map<String, Value>], field: &str, template: &str) -> Option<String> {
+    let is_text = |row: &Map<String, Value>| value_at(row, field).is_some_and(Value::is_string);
+    is_name(&path_of(field)).then(|| match rows.iter().all(is_text) {
+        true => format!("{{{{ {field} }}}}\\n{template}"),
+        // Rows may lack it.
+        false => format!("{{% if {field} %}}{{{{ {field} }}}}\\n{{% endif %}}{template}"),
+    })
+}
+
+/// Names the fields of `rows` with texts that are in none of the fields and templates `read`; empty if there are none, and without a
+/// template.
+pub(super) fn rest(rows: &[Map<String, Value>], read: &[&String]) -> String {
+    let is_read = |path: &[String]| {
+        read.iter().any(|text| **text == path.join(".") || text.contains('{') && text.contains(&path[0]))
+    };
+    let has_template = read.iter().any(|text| text.contains('{'));
+    let texts = texts_of(rows).into_iter().filter(|(path, texts)| has_template && texts.are_texts() && !is_read(path));
+    let mut names: Vec<String> = texts.map(|(path, _)| path[0].clone()).collect();
+    names.dedup();
+    if names.is_empty() { String::new() } else { format!("\nthat leaves out the texts in {}", names.join(", ")) }
 }
 
 /// Returns the flag that reads the lists with most of the text of `rows`; `None` if most of it lies elsewhere.

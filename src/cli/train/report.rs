@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use kiln_data::Example;
+use kiln_data::{Example, TextCorpus};
 use kiln_metrics::logging::print::stdout_line;
 use kiln_metrics::logging::wrap::{for_stdout, wrapped};
 use kiln_metrics::units::{counted, duration, thousands};
 use kiln_train::Model;
-use kiln_train::config::Task;
 use kiln_train::config::task::{Reads, traits_of};
+use kiln_train::config::{Config, Task};
 use kiln_train::eval::Init;
 use kiln_train::metrics::ValidationMetrics;
 use kiln_train::run::Session;
@@ -90,7 +90,7 @@ pub(super) fn print<M: Model>(
         // The files of the configuration are not what it has learned.
         _ if init.data().is_some() => format!("{} report {}", program(), shell_path(dir)),
         _ if init.is_own() => format!("{} evaluate {}", program(), shell_path(dir)),
-        true => chat_command(session.prompt(), dir),
+        true => chat_command(session.prompt(), system_of(trainer.config()).as_deref(), dir),
         false => next_command(trainer.config().task, &samples, session.prompt(), dir),
     };
     stdout_line!("Next: {next}");
@@ -172,10 +172,17 @@ fn next_command(task: Task, samples: &[(usize, Example)], prompt: Option<&str>, 
     command.replace("{input}", input)
 }
 
-/// Returns the command that talks with a model that learned conversations.
-fn chat_command(question: Option<&str>, dir: &Path) -> String {
-    let question = question.filter(|text| !text.contains(['\'', '\n']) && text.chars().count() <= MOST_CHARACTERS);
-    format!("echo '{}' | {} chat {}", question.unwrap_or("..."), program(), shell_path(dir))
+/// Returns the instructions in front of most conversations of the training text. Files that are gone have none.
+fn system_of(config: &Config) -> Option<String> {
+    TextCorpus::open(&config.data.train_files(), &config.data.text).ok()?.first_system().ok()?
+}
+
+/// Returns the command that talks with a model that learned conversations, behind the instructions that it has learned them with.
+fn chat_command(question: Option<&str>, system: Option<&str>, dir: &Path) -> String {
+    let is_short = |text: &&str| !text.contains(['\'', '\n']) && text.chars().count() <= MOST_CHARACTERS;
+    let question = question.filter(is_short).unwrap_or("...");
+    let system = system.map(|text| format!(" --system '{}'", Some(text).filter(is_short).unwrap_or("...")));
+    format!("echo '{question}' | {} chat {}{}", program(), shell_path(dir), system.unwrap_or_default())
 }
 
 /// Returns the shortest source that the model should be able to translate, as one shell word.
@@ -241,8 +248,11 @@ mod tests {
         assert!(masked(None).ends_with("fill runs/mlm '... [MASK] ...'"));
         let spaced = next_command(Task::Lm, &[], None, Path::new("runs/my lm"));
         assert!(spaced.ends_with("generate 'runs/my lm' --prompt '...'"), "{spaced}");
-        let chat = |question| chat_command(question, Path::new("runs/chat"));
+        let chat = |question| chat_command(question, None, Path::new("runs/chat"));
         assert!(chat(Some("Who?")).starts_with("echo 'Who?' | ") && chat(Some("Who?")).ends_with(" chat runs/chat"));
+        let with_system = |system| chat_command(Some("Who?"), Some(system), Path::new("runs/chat"));
+        assert!(with_system("Be kind.").ends_with(" chat runs/chat --system 'Be kind.'"));
+        assert!(with_system("Don't.").ends_with(" --system '...'"));
         assert!(chat(Some("Who's there?")).starts_with("echo '...'") && chat(None).starts_with("echo '...'"));
     }
 }

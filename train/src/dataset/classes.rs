@@ -39,7 +39,8 @@ pub(super) fn notes(corpus: &LabelledCorpus, task: Task) -> Vec<String> {
     let first = format!("{} classes: {}{rest}", counts.len(), listed(first));
     let n_rows = corpus.rows().len();
     let of_task = numbered(corpus.names(), task).or_else(|| swapped(corpus, counts.len(), task));
-    [Some(first), alike(&counts), alone(&counts, n_rows), of_task].into_iter().flatten().collect()
+    let others = [alone(&counts, n_rows), of_task].into_iter().flatten();
+    [first].into_iter().chain(alike(&counts)).chain(others).collect()
 }
 
 /// Says of tags that are numbers how entities are scored.
@@ -52,21 +53,42 @@ fn numbered(names: &[String], task: Task) -> Option<String> {
     })
 }
 
-/// Names groups of classes that are probably one.
-fn alike(counts: &[(u64, &str)]) -> Option<String> {
-    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (_, name) in counts {
-        let key = name.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
-        groups.entry(key).or_default().push(format!("{name:?}"));
+/// What names of one class have in common; `None` for names of another kind.
+type Spelling<'k> = &'k dyn Fn(&str) -> Option<String>;
+
+/// Names groups of classes that are probably one: in other spellings of a word, or of a number.
+fn alike(counts: &[(u64, &str)]) -> Vec<String> {
+    let word = |name: &str| Some(name.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase());
+    let value = |name: &str| number(name.trim()).map(|number| number.to_string());
+    let kinds: [(Spelling<'_>, &str); 2] =
+        [(&word, "differ in case or spaces only"), (&value, "spell the same number")];
+    let of_kind = |(key, what): (Spelling<'_>, &str)| {
+        let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (_, name) in counts {
+            if let Some(key) = key(name) {
+                groups.entry(key).or_default().push(format!("{name:?}"));
+            }
+        }
+        let groups: Vec<String> =
+            groups.into_values().filter(|names| names.len() > 1).map(|names| names.join(" and ")).collect();
+        let more = groups.len().saturating_sub(LISTED);
+        let more = if more > 0 { format!("; and {more} more groups") } else { String::new() };
+        let listed = groups[..groups.len().min(LISTED)].join("; ");
+        (!groups.is_empty())
+            .then(|| format!("warning: classes {what}: {listed}{more}: if they are one, correct the rows"))
+    };
+    kinds.into_iter().filter_map(of_kind).collect()
+}
+
+/// Returns the number that a name spells, with a comma or a sign for a fraction, too.
+fn number(name: &str) -> Option<f64> {
+    const FRACTIONS: [(char, f64); 5] = [('½', 0.5), ('¼', 0.25), ('¾', 0.75), ('⅓', 1.0 / 3.0), ('⅔', 2.0 / 3.0)];
+    let fraction = FRACTIONS.into_iter().find_map(|(sign, value)| Some((name.strip_suffix(sign)?.trim(), value)));
+    match fraction {
+        Some(("", value)) => Some(value),
+        Some((whole, value)) => whole.parse::<u32>().ok().map(|whole| f64::from(whole) + value),
+        None => name.replacen(',', ".", 1).parse().ok().filter(|number: &f64| number.is_finite()),
     }
-    let groups: Vec<String> =
-        groups.into_values().filter(|names| names.len() > 1).map(|names| names.join(" and ")).collect();
-    let more = groups.len().saturating_sub(LISTED);
-    let more = if more > 0 { format!("; and {more} more groups") } else { String::new() };
-    let listed = groups[..groups.len().min(LISTED)].join("; ");
-    (!groups.is_empty()).then(|| {
-        format!("warning: classes differ in case or spaces only: {listed}{more}: if they are one, correct the rows")
-    })
 }
 
 /// Names classes that have one row.
@@ -97,7 +119,9 @@ fn swapped(corpus: &LabelledCorpus, n_classes: usize, task: Task) -> Option<Stri
             LabelledInput::Words(_) => None,
         })
         .collect();
+    let are_scores = corpus.names().iter().all(|name| number(name).is_some());
     let hint = match texts.len() * 2 < n_classes {
+        _ if are_scores => "; the labels are numbers: if they are scores, make a few classes of ranges of them",
         true => ": data.labels.text_field and data.labels.label_field are probably swapped",
         false => "; a class needs several rows to be learned",
     };

@@ -34,6 +34,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use kiln_data::{
     BatchSource, CharacterCounts, CorpusFormat, Example, Prepared, RowReader, Split, Task, TokenCache, check_layout,
+    layout_notes,
 };
 
 use kiln_data::terminal::shell_path;
@@ -104,8 +105,11 @@ impl RunData {
                 cache_dir.display()
             )
         })?;
+        let of_rows = notes_on_rows(config)?;
         let divided = split::split(config, &cache_dir, note)?;
         let is_split = divided.is_some();
+        // A note on the files of the user does not stand for the two parts.
+        let of_files = if is_split { text::notes_on_files(config)? } else { Vec::new() };
         let config = divided.as_ref().unwrap_or(config);
 
         let row = traits_of(config.task);
@@ -116,6 +120,7 @@ impl RunData {
             Reads::Text if row.classes.is_some() => labelled::open(config, &cache_dir, vocabulary, is_split, note),
             Reads::Text => text::open(config, &cache_dir, vocabulary, note),
         }?;
+        data.notes.extend(of_rows.into_iter().chain(of_files));
         data.notes.extend(shared::trained_on_too(config, &cache_dir, is_split)?);
         Ok(data)
     }
@@ -136,6 +141,16 @@ pub fn check_rows(config: &Config, files: &[PathBuf], other_tasks: &[Task]) -> k
     }
     let DataConfig { corpus, text, labels, .. } = &config.data;
     check_layout(files, &RowReader { task: config.task, other_tasks, corpus, text, labels })
+}
+
+/// Says what the rows of the training text have that the configuration leaves out although it belongs to them.
+fn notes_on_rows(config: &Config) -> Result<Vec<String>> {
+    if config.is_built_in_task() {
+        return Ok(Vec::new());
+    }
+    let DataConfig { corpus, text, labels, .. } = &config.data;
+    let files = find_files(config, &config.data.train_files(), Split::Train).context("data.train")?;
+    Ok(layout_notes(&files, &RowReader { task: config.task, other_tasks: &[], corpus, text, labels }))
 }
 
 /// Whether the folder is a run or a checkpoint. Its caches look like texts.

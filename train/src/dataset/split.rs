@@ -47,7 +47,7 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
             // Rows that no conversation can be made of are the reason.
             TextCorpus::open(&config.data.train, &config.data.text)?.read_all().context("data.train")?;
         }
-        note(&written?);
+        written?.iter().for_each(|line| note(line));
         rows.bad.iter().for_each(|line| note(line));
         replace_file(&cache_dir.join(STAMP), stamp.as_bytes())?;
     }
@@ -140,6 +140,19 @@ struct Rows {
     remedy: &'static str,
 }
 
+/// Warns of a split that leaves fewer rows for training than for validation: it is the part for validation.
+fn few_to_train(split: f64, [n_train, n_valid]: [usize; 2]) -> Option<String> {
+    let n = n_train + n_valid;
+    let other = if split < 1.0 && split > 0.5 { format!("{:.2}", 1.0 - split) } else { "0.1".to_owned() };
+    let other = other.trim_end_matches('0').to_owned();
+    (n_train < n_valid).then(|| {
+        format!(
+            "warning: data.split = {split} leaves {n_train} of {n} rows for training, and {n_valid} for validation: it is the part for \
+             validation; for most of the rows to train on: --set data.split={other}"
+        )
+    })
+}
+
 /// Says how the text of `config` becomes rows, and what makes more of them.
 fn remedy_for_few(config: &Config) -> &'static str {
     let is_plain = is_plain_text(config) && traits_of(config.task).reads == Reads::Text;
@@ -201,8 +214,8 @@ impl Rows {
         Ok(rows)
     }
 
-    /// Writes the two parts. Returns a sentence about them.
-    fn write(&self, split: f64, cache_dir: &Path) -> Result<String> {
+    /// Writes the two parts. Returns sentences about them.
+    fn write(&self, split: f64, cache_dir: &Path) -> Result<Vec<String>> {
         let hash = |row: &String| {
             let bytes = *blake3::hash(row.as_bytes()).as_bytes();
             u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
@@ -251,11 +264,12 @@ impl Rows {
             1 => "; 1 more stays for training, where its class has no other row".to_owned(),
             n => format!("; {n} more stay for training, where their classes have no other rows"),
         };
-        Ok(format!(
+        let said = format!(
             "data.split: {} of {} rows are for validation, chosen by a hash of each row{for_classes}",
             valid.len(),
             hashes.len()
-        ))
+        );
+        Ok([said].into_iter().chain(few_to_train(split, [train.len(), valid.len()])).collect())
     }
 
     /// Returns the hashes of rows that stay for training although they are below the `limit`: the largest hash of each class that has no row
@@ -329,7 +343,7 @@ mod tests {
         };
         let (said, train, valid) = split(&labels, 0.5);
         assert!((0..40).all(|i| train.contains(&lines[i])), "each rare class has one row");
-        assert!(said.expect("two parts").contains(" more stay for training"), "{}", valid.len());
+        assert!(said.expect("two parts")[0].contains(" more stay for training"), "{}", valid.len());
         assert!(valid.len() > 100 && train.len() + valid.len() == 300);
         let (_, again, _) = split(&labels, 0.5);
         assert_eq!(train, again);

@@ -14,7 +14,7 @@ use super::{
     Files, RunData, Vocabulary, built_in, cache_at, find_files, folding_note, lacking_note, n_threads, prompt, streamed,
 };
 use crate::config::Config;
-use crate::config::task::traits_of;
+use crate::config::task::{Reads, traits_of};
 
 pub(super) fn open(
     config: &Config,
@@ -60,6 +60,16 @@ pub(super) fn open(
     Ok(data)
 }
 
+/// Returns what the user should know about how the files of a text are read, before some of their rows become validation rows.
+pub(super) fn notes_on_files(config: &Config) -> Result<Vec<String>> {
+    let is_text = traits_of(config.task).reads == Reads::Text && traits_of(config.task).classes.is_none();
+    if !is_text || config.is_built_in_task() {
+        return Ok(Vec::new());
+    }
+    let Files { train, .. } = Files::of(config)?;
+    Ok(TextCorpus::open(&train, &config.data.text).context("data.train")?.notes())
+}
+
 /// Opens the validation data.
 pub(super) fn open_valid(
     config: &Config,
@@ -88,7 +98,7 @@ pub(super) fn prompt_of(config: &Config, corpus: &TextCorpus, documents: &[Strin
 /// Says if all lines of a text are one document, perhaps against the user's intention.
 fn one_document(report: &RowReport, corpus: &TextCorpus) -> Result<Option<String>> {
     const MANY_LINES: usize = 100;
-    if report.rows() != 1 || corpus.config().format != TextFormat::Auto {
+    if report.rows() != 1 || corpus.config().format != TextFormat::Auto || corpus.has_known_form() {
         return Ok(None);
     }
     let (documents, _) = corpus.read_all()?;

@@ -19,12 +19,13 @@ use several::Several;
 
 use super::filter::{RowFilter, repeated, row_hash};
 use super::json::JsonFields;
+use super::merged;
 use super::origins;
 use super::pairs::flag;
 use super::report::RowReport;
 use super::text::Task;
 use crate::error::{Error, Result};
-use crate::formats::{FileFormat, Place, RowProblem, Split, Wanted, find_files};
+use crate::formats::{CsvRows, FileFormat, Place, RowProblem, Split, Wanted, find_files};
 
 /// Said of a label that is none of the classes.
 const OTHER_CLASS: &str = "is not one of the classes";
@@ -94,6 +95,9 @@ impl LabelledCorpus {
         // The first bad row decides where files have several formats.
         let format = report.shown.first().and_then(|row| FileFormat::by_name(&row.file));
         let mut remedy = remedy(task, format.unwrap_or(FileFormat::JSON), config);
+        if let Some(merged) = report.shown.first().and_then(|row| merged_labels(&row.file, config)) {
+            remedy = merged.into();
+        }
         if report.shown.iter().any(|row| row.problem.contains(OTHER_CLASS)) {
             let task = if task == Task::Tagging { "tagging" } else { "classification" };
             remedy =
@@ -166,6 +170,14 @@ impl LabelledCorpus {
     pub fn texts(&self) -> Vec<String> {
         self.rows.iter().flat_map(|row| row.input.texts()).collect()
     }
+}
+
+/// Says how blank labels below filled ones are filled, in a table.
+fn merged_labels(file: &Path, config: &LabelConfig) -> Option<String> {
+    let is_table = FileFormat::by_name(file).is_some_and(|format| [FileFormat::CSV, FileFormat::TSV].contains(&format));
+    let (_, rows) = CsvRows::first_rows_by_name(file).ok().filter(|_| is_table)?;
+    let column = rows.first()?.iter().position(|name| name.trim() == config.label_field)?;
+    merged::advice(file, column)
 }
 
 /// Says what a row of a file in this format looks like.
@@ -288,9 +300,9 @@ fn names_of<'a>(labels: impl Iterator<Item = &'a Label>) -> Result<Vec<String>> 
     }
     .into_iter()
     .collect();
-    if let Ok(numbers) = names.iter().map(|name| name.parse()).collect::<std::result::Result<Vec<i64>, _>>() {
-        let mut numbered: Vec<(i64, String)> = numbers.into_iter().zip(names).collect();
-        numbered.sort();
+    if let Ok(numbers) = names.iter().map(|name| name.parse()).collect::<std::result::Result<Vec<f64>, _>>() {
+        let mut numbered: Vec<(f64, String)> = numbers.into_iter().zip(names).collect();
+        numbered.sort_by(|one, other| one.0.total_cmp(&other.0).then_with(|| one.1.cmp(&other.1)));
         names = numbered.into_iter().map(|(_, name)| name).collect();
     }
     match names.as_slice() {

@@ -86,8 +86,10 @@ impl Label {
                 let number = number.as_f64().unwrap_or_default() as i64;
                 Ok(Self { name: number.to_string(), number: u32::try_from(number).ok() })
             }
+            // Half stars are classes as in tables, where they are texts.
+            Value::Number(number) => Ok(Self { name: number.to_string(), number: None }),
             other => Err(RowProblem::Malformed(format!(
-                "field \"{field}\" has {} for a label, wanted a name or a whole number",
+                "field \"{field}\" has {} for a label, wanted a name or a number",
                 kind(other)
             ))),
         }

@@ -97,7 +97,8 @@ fn whole_numbers_with_a_point_are_the_numbers() {
     assert_eq!(ids(&["5.0", "1", "\"5.0\""], &named), [1, 0, 1]);
     let named = LabelConfig { names: ["1", "5"].map(Into::into).into(), ..LabelConfig::default() };
     assert_eq!(ids(&["5.0", "\"1.0\""], &named), [1, 0]);
-    assert!(error(&row("0.5"), Task::Classification).contains("a fraction for a label"));
+    // Half stars are classes as in tables, in the order of their values.
+    assert_eq!(ids(&["4.5", "10", "0.5", "5.0", "1.5"], &LabelConfig::default()), [2, 4, 0, 3, 1]);
 }
 
 #[test]
@@ -128,7 +129,7 @@ fn two_spellings_of_a_number_are_one_class_and_no_number_of_one() {
 fn a_row_that_cannot_be_used_is_named() {
     for (line, wanted) in [
         ("{\"text\": 5, \"label\": 1}", "field \"text\" is a number, wanted a string"),
-        ("{\"text\": \"a\", \"label\": 0.5}", "field \"label\" has a fraction for a label"),
+        ("{\"text\": \"a\", \"label\": [0.5]}", "field \"label\" has a list for a label, wanted a name or a number"),
         ("{\"text\": \"a\", \"label\": \"\"}", "field \"label\" has an empty string for a label"),
         ("{\"text\": \"a\", \"class\": 1}", "no field \"label\": the row has \"class\", \"text\""),
         ("{\"text\": \" \", \"label\": 1}", "the document has no text"),

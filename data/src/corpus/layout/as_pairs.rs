@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value};
 
+use super::recognize::texts_in;
 use super::{Layout, RowReader};
 use crate::corpus::fields::{names_behind, with_text_behind};
 use crate::corpus::pairs::flag;
-use crate::corpus::text::Task;
+use crate::corpus::text::{Task, is_system};
 
 impl RowReader<'_> {
     /// Returns the settings that this reader lacks to translate questions into answers. A text that belongs to the question, such as
@@ -37,4 +38,25 @@ impl RowReader<'_> {
         let others = [of_source, of_target].into_iter().filter(|(_, now, wanted)| now.as_str() != *wanted);
         others.map(|(key, _, wanted)| flag(key, wanted)).collect()
     }
+}
+
+/// Names the fields with texts, where several could be source and target; empty for one text.
+pub(super) fn unclear(rows: &[Map<String, Value>], order: &[String]) -> String {
+    let texts = texts_in(rows, order);
+    if texts.len() < 2 {
+        return String::new();
+    }
+    let names = texts.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    format!(
+        "\nits texts are in {names}; to learn to write one of them from another: --set data.corpus.source_field=NAME --set \
+         data.corpus.target_field=NAME"
+    )
+}
+
+/// Names further fields with texts; empty if there are none.
+pub(super) fn others(rows: &[Map<String, Value>], order: &[String], read: [&String; 2]) -> String {
+    let is_read =
+        |name: &String| read.contains(&name) || names_behind(read[0]).contains(&name.as_str()) || is_system(name);
+    let texts: Vec<String> = texts_in(rows, order).into_iter().filter(|name| !is_read(name)).collect();
+    if texts.is_empty() { String::new() } else { format!("\nthat leaves out the texts in {}", texts.join(", ")) }
 }

@@ -4,13 +4,17 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::Layout;
-use super::extractive::is_context;
 use super::recognize::{Column, column_at, columns_of, list_of_messages, strings_of};
-use crate::corpus::fields::{Strings, has_label_word, has_word_of_class, is_about, is_label, texts_of_class};
+use super::{Layout, RowReader};
+use crate::corpus::fields::{
+    Strings, are_two_texts, has_label_word, has_word_of_class, is_about, is_label, texts_of_class,
+};
 use crate::corpus::jq::{self, fed, path_in_jq, piped};
 use crate::corpus::labelled::LabelConfig;
 use crate::corpus::path::value_at;
+use crate::corpus::roles::{Role, is_of};
+use crate::corpus::share;
+use crate::corpus::text::Task;
 use crate::formats::FileFormat;
 
 /// Names of fields that hold lists of labels, as well as the names of classes.
@@ -89,10 +93,31 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
     }
 }
 
+impl RowReader<'_> {
+    /// Lets a class belong to most of the text of its rows, where the fields have less than half of it. Fields that the user has named stay.
+    pub(super) fn with_most_text(&self, layout: Layout, rows: &[Map<String, Value>]) -> Layout {
+        if self.task != Task::Classification {
+            return layout;
+        }
+        let LabelConfig { text_field, pair_field, .. } = self.labels;
+        match layout {
+            Layout::Labelled { text, label } if text != *text_field => {
+                let whole = share::whole(rows, &[&text], &label).map(|more| share::with_text(rows, &text, &more));
+                Layout::Labelled { text: whole.flatten().unwrap_or(text), label }
+            }
+            Layout::LabelledPairs { text, pair, label } if pair != *pair_field && !are_two_texts(&text, &pair) => {
+                let pair = share::whole(rows, &[&text, &pair], &label).unwrap_or(pair);
+                Layout::LabelledPairs { text, pair, label }
+            }
+            other => other,
+        }
+    }
+}
+
 /// Says how sure it is that a field is the class; 0 for any other one.
 fn rank(name: &str, column: &Column) -> u8 {
     match name.rsplit('.').next().unwrap_or(name) {
-        last if is_about(name) || is_context(last) || !column.is_short() => 0,
+        last if is_about(name) || is_of(Role::Context, last) || !column.is_short() => 0,
         last if is_label(last) => 4,
         last if has_label_word(last) || name.split('.').any(is_label) => 3,
         _ if column.recurs() => 2,
@@ -212,6 +237,8 @@ fn collect_lists<'a>(prefix: &str, row: &'a Map<String, Value>, lists: &mut Vec<
         let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
         let is_of_labels = || is_label(key) || has_label_word(key) || LISTS.contains(&key.to_lowercase().as_str());
         match value {
+            // The letters of options and the parts of a context are about them.
+            Value::Object(_) if is_of(Role::Context, key) || is_of(Role::Option, key) => {}
             Value::Object(inner) => collect_lists(&name, inner, lists),
             Value::Array(list) if is_of_labels() || list.first().is_some_and(has_span) => lists.push((name, list)),
             _ => {}

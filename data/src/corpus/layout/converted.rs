@@ -4,10 +4,12 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::choices::Choices;
 use super::foreign::{Foreign, WayOut, foreign};
 use super::preferred::Preferred;
 use super::recognize::names_in;
-use super::{RowReader, extractive, joined, preferred};
+use super::said::lacking;
+use super::{RowReader, choices, extractive, joined, preferred};
 use crate::corpus::jq;
 use crate::corpus::text::{Task, TextFormat};
 use crate::error::{Error, Result};
@@ -36,10 +38,27 @@ impl RowReader<'_> {
         (self.task == Task::Lm || is_joined()).then_some(format)
     }
 
+    /// Refuses a table of questions with options whose columns this reader does not read.
+    pub(super) fn check_options(&self, file: &Path) -> Result<()> {
+        let is_asked = matches!(self.task, Task::Translation | Task::Classification);
+        let is_table = |format: &FileFormat| [FileFormat::CSV, FileFormat::TSV].contains(format);
+        let Some(format) = FileFormat::by_name(file).filter(is_table).filter(|_| is_asked) else { return Ok(()) };
+        let rows = crate::corpus::json::first_rows(file, format).rows;
+        let is_read = rows.iter().any(|row| self.reads(row));
+        match choices::of(&rows).filter(|_| !is_read) {
+            Some(found) => Err(Error::BadRows(self.of_choices(&found, (file, format), &they_have(&rows, format)))),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses rows that no task reads, and says how to write them anew.
     pub(super) fn check_converted(&self, file: &Path, format: FileFormat, rows: &[Map<String, Value>]) -> Result<()> {
         let bad = |found: String| Err(Error::BadRows(found));
         let they_have = they_have(rows, format);
+        let chooses = matches!(self.task, Task::Lm | Task::Translation | Task::Classification) && !format.has_tags();
+        if let Some(found) = choices::of(rows).filter(|_| chooses) {
+            return bad(self.of_choices(&found, (file, format), &they_have));
+        }
         let is_labelled = matches!(self.task, Task::Classification | Task::Tagging);
 
         if !is_labelled && !format.has_tags() {
@@ -50,6 +69,9 @@ impl RowReader<'_> {
             if let Some(Foreign { name, way_out }) = foreign(rows, is_chat) {
                 let way_out = match way_out {
                     WayOut::Text(text) => text,
+                    WayOut::OfAll(what, program) => {
+                        format!("{what}: {}", jq::command_of_all(file, format, &program))
+                    }
                     WayOut::Program(what, program) => format!("{what}: {}", jq::command(file, format, &program)),
                 };
                 return bad(format!(
@@ -60,10 +82,11 @@ impl RowReader<'_> {
             if let Some(found) = extractive::of(rows) {
                 return bad(format!(
                     "{}: its rows are questions with answers in \"{}\"{they_have}, which Kiln does not read as they are\nto make prompts and \
-                     completions of them, without rows that have no answer: {}\n{}",
+                     completions of them, without rows that have no answer: {}{}\n{}",
                     file.display(),
                     found.fields.last().map_or("", String::as_str),
                     jq::command(file, format, &found.program),
+                    without(&found.left_out),
                     self.read_with("chat", TextFormat::Chat)
                 ));
             }
@@ -72,6 +95,40 @@ impl RowReader<'_> {
             return bad(joined::advice(file, format, rows, &fields));
         }
         Ok(())
+    }
+
+    /// Says how questions with options become prompts with all of them.
+    fn of_choices(&self, found: &Choices, (file, format): (&Path, FileFormat), they_have: &str) -> String {
+        let fields = found.fields.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+        let mut lines = vec![format!(
+            "{}: its rows are questions with options in {fields}{they_have}: one or two of these fields alone would not say which option is \
+             right",
+            file.display()
+        )];
+        lines.extend(found.open.iter().cloned());
+        let is_of_classes = self.task == Task::Classification;
+        let (what, program) = match is_of_classes {
+            true => ("texts with all options, whose class is the letter of the right one", found.as_classes()),
+            false => ("prompts with all options and completions with the right one", found.as_answers()),
+        };
+        let command = jq::command(file, format, &program);
+        lines.push(format!("to make {what}: {command}{}", without(&found.left_out)));
+        lines.push(match is_of_classes {
+            true => self.read_classes(),
+            false => self.read_with("chat", TextFormat::Chat),
+        });
+        lines.join("\n")
+    }
+
+    /// Says which flags read new rows with a text and a label.
+    pub(super) fn read_classes(&self) -> String {
+        let (text, label) = ("text".to_owned(), "label".to_owned());
+        let of_text = ("data.labels.text_field", &self.labels.text_field, &text);
+        let flags = lacking([of_text, ("data.labels.label_field", &self.labels.label_field, &label)]);
+        match flags.as_slice() {
+            [] => "and read rows.jsonl with the same flags".to_owned(),
+            flags => format!("and read rows.jsonl with {}", flags.join(" ")),
+        }
     }
 
     /// Says how several answers become preferences.
@@ -101,7 +158,7 @@ impl RowReader<'_> {
     }
 
     /// Says which flags read the new rows.
-    fn read_with(&self, name: &str, format: TextFormat) -> String {
+    pub(super) fn read_with(&self, name: &str, format: TextFormat) -> String {
         let mut flags = Vec::new();
         if self.task != Task::Lm {
             if !self.other_tasks.contains(&Task::Lm) {
@@ -117,4 +174,10 @@ impl RowReader<'_> {
         }
         format!("and read rows.jsonl with {}", flags.join(" "))
     }
+}
+
+/// Names the fields that a command leaves out.
+fn without(left_out: &[String]) -> String {
+    let shown = left_out.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
+    if left_out.is_empty() { String::new() } else { format!("\nthat leaves out {shown}") }
 }

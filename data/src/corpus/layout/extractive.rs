@@ -2,42 +2,20 @@
 
 use serde_json::{Map, Value};
 
+use super::parts::{Part, contexts_of, left_out, question_of};
 use crate::corpus::fields::{ANSWERS, names_behind};
-use crate::corpus::jq::in_jq;
-use crate::corpus::text::words_of;
+use crate::corpus::jq::{in_jq, path_in_jq};
+use crate::corpus::roles::{Role, is_aside, is_of};
 
-/// Words of fields with the question.
-const QUESTIONS: [&str; 5] = ["question", "query", "prompt", "instruction", "ask"];
-/// Words of fields with the text that has the answer.
-const CONTEXTS: [&str; 13] = [
-    "context",
-    "contexts",
-    "passage",
-    "passages",
-    "paragraph",
-    "paragraphs",
-    "document",
-    "documents",
-    "evidence",
-    "background",
-    "article",
-    "story",
-    "excerpt",
-];
-/// Words of fields with answers.
-const OF_ANSWERS: [&str; 5] = ["answer", "answers", "span", "spans", "solution"];
 /// Fields of the text in an object with an answer.
 const TEXTS: [&str; 7] = ["text", "answer", "answers", "span", "value", "aliases", "answer_text"];
-
-/// Whether a field has a text to look answers up in.
-pub(super) fn is_context(name: &str) -> bool {
-    words_of(name).iter().any(|word| CONTEXTS.contains(&word.as_str()))
-}
 
 /// Questions about a text, and the program of jq that makes prompts and completions of them.
 pub(super) struct Extractive {
     pub(super) fields: Vec<String>,
     pub(super) program: String,
+    /// Fields that are in neither prompt nor completion.
+    pub(super) left_out: Vec<String>,
 }
 
 /// Recognizes rows with a question and answers that are not a plain text, or with a text that [`ANSWERS`] would lose.
@@ -46,50 +24,64 @@ pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Extractive> {
 }
 
 fn of_row(row: &Map<String, Value>) -> Option<Extractive> {
-    let has_word = |name: &str, list: &[&str]| words_of(name).iter().any(|word| list.contains(&word.as_str()));
-    let is_text = |value: &Value| value.as_str().is_some_and(|text| !text.trim().is_empty());
-    let question = row.iter().find(|(name, value)| has_word(name, &QUESTIONS) && is_text(value) && !is_id(name));
-    let (question, _) = question?;
-    let context = row.iter().find_map(|(name, value)| {
-        let of_texts = value.as_array().is_some_and(|list| !list.is_empty() && list.iter().all(Value::is_string));
-        let path = if of_texts { format!("({} | join(\"\\n\\n\"))", in_jq(name)) } else { in_jq(name) };
-        (name != question && is_context(name) && !is_id(name) && (of_texts || is_text(value))).then_some((name, path))
-    });
-    let of_answers = |(name, _): &(&String, &Value)| {
-        *name != question
-            && has_word(name, &OF_ANSWERS)
-            && !is_id(name)
-            && Some(*name) != context.as_ref().map(|(name, _)| *name)
+    let question = question_of(row, &|_| true)?;
+    let mut contexts = contexts_of(row, &|path| path != question.path);
+    let is_context = |path: &[String]| contexts.iter().any(|part| part.path == path);
+    let of_answers = |(path, _): &(Vec<String>, &Value)| {
+        let name = path.last().map_or("", String::as_str);
+        *path != question.path
+            && is_of(Role::Answer, name)
+            && !is_of(Role::Guess, name)
+            && !is_aside(name)
+            && !is_context(path)
     };
-    let found = row.iter().filter(of_answers).filter_map(|(name, value)| Some((name, first_text(value)?)));
-    // A list or an object tells more than a text.
-    let (answer, path) = found.max_by_key(|(name, path)| (!path.is_empty(), name.starts_with("answer")))?;
+    let answers = answers_in(row).into_iter().filter(of_answers);
+    let found = answers.filter_map(|(path, value)| Some((path, first_text(value)?, value)));
+    // A list or an object tells more than a text, and a text more than a word.
+    let (answer, inside, _) = found.max_by_key(|(path, inside, value)| {
+        let name = path.last().map_or("", String::as_str);
+        let is_long = value.as_str().is_some_and(|text| text.split_whitespace().nth(1).is_some());
+        (!inside.is_empty(), is_long, name.starts_with("answer"))
+    })?;
 
-    let is_known = ANSWERS.contains(&[question.as_str(), answer.as_str()]);
-    let keeps = |name: &str| names_behind(question).contains(&name);
-    if path.is_empty() && (context.is_none() || is_known && context.as_ref().is_none_or(|(name, _)| keeps(name))) {
+    let names = [question.name(), answer.join(".")];
+    let is_known = ANSWERS.contains(&[names[0].as_str(), names[1].as_str()]);
+    let behind = names_behind(&names[0]);
+    let are_kept = || contexts.iter().all(|part| part.is_text() && behind.contains(&part.name().as_str()));
+    if inside.is_empty() && (contexts.is_empty() || is_known && are_kept()) {
         return None;
     }
-    let prompt = match &context {
-        Some((_, context)) => format!("({context} + \"\\n\\n\" + {})", in_jq(question)),
-        None => in_jq(question),
+    let mut used: Vec<Vec<String>> = contexts.iter().map(|part| part.path.clone()).collect();
+    used.extend([question.path.clone(), answer.clone()]);
+    contexts.push(question);
+    let texts: Vec<String> = contexts.iter().map(Part::bracketed).collect();
+    let prompt = match texts.as_slice() {
+        [question] => question.clone(),
+        texts => format!("({})", texts.join(" + \"\\n\\n\" + ")),
     };
-    let names = context.into_iter().map(|(name, _)| name).chain([question, answer]);
     Some(Extractive {
-        fields: names.cloned().collect(),
+        fields: contexts.iter().map(Part::name).chain([answer.join(".")]).collect(),
         program: format!(
-            "{{prompt: {prompt}, completion: {}{path}}} | select(.completion | strings | length > 0)",
-            in_jq(answer)
+            "{{prompt: {prompt}, completion: {}{inside}}} | select(.completion | strings | length > 0)",
+            path_in_jq(&answer)
         ),
+        left_out: left_out(row, &used),
     })
+}
+
+/// Returns the fields of a row, and of its objects without answers.
+fn answers_in(row: &Map<String, Value>) -> Vec<(Vec<String>, &Value)> {
+    row.iter().map(|(name, value)| (vec![name.clone()], value)).collect()
 }
 
 /// Paragraphs with lists of questions, as the files of SQuAD have them.
 fn of_paragraphs(row: &Map<String, Value>) -> Option<Extractive> {
     let first = |value: &'_ Value| value.as_array().and_then(|list| list.first()).and_then(Value::as_object).cloned();
     let questions = |row: &Map<String, Value>| {
-        let context =
-            row.iter().find(|(name, value)| is_context(name) && value.is_string()).map(|(name, _)| name.clone())?;
+        let context = row
+            .iter()
+            .find(|(name, value)| is_of(Role::Context, name) && value.is_string())
+            .map(|(name, _)| name.clone())?;
         let (list, question) = row.iter().find_map(|(name, value)| Some((name.clone(), first(value)?)))?;
         let of_question = of_row(&question).or_else(|| {
             let mut whole = question.clone();
@@ -112,14 +104,9 @@ fn of_paragraphs(row: &Map<String, Value>) -> Option<Extractive> {
     };
     Some(Extractive {
         fields: vec![context.clone(), list.clone()],
+        left_out: Vec::new(),
         program: format!("{outer}{} as $context | {}[] | {with_context}", in_jq(&context), in_jq(&list)),
     })
-}
-
-fn is_id(name: &str) -> bool {
-    words_of(name)
-        .iter()
-        .any(|word| ["id", "ids", "type", "types", "title", "start", "end", "key"].contains(&word.as_str()))
 }
 
 /// Returns the path to the first text of answers; an empty one for a text. Answers may be missing in the first row.

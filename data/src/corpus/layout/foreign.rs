@@ -1,17 +1,25 @@
 //! Layouts of conversations that Kiln does not read: what they are, and how they become rows that it reads.
 
+mod persons;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transcript_tests;
+mod transcripts;
 mod turns;
 
 use serde_json::{Map, Value};
 
+use self::persons::of_persons;
+pub(super) use self::persons::{MESSAGES, names_of, what};
+use self::transcripts::transcripts;
 use self::turns::{alternating, is_dialogue, lists_of_two, other_roles, questions_in_turns, speakers, turns_by_role};
 use crate::corpus::jq::in_jq;
 use crate::corpus::text::{is_of_texts, is_written_list};
 
 /// A row as Kiln reads it, for messages.
-const READ_ROW: &str = r#"{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}"#;
+pub(super) const READ_ROW: &str =
+    r#"{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}"#;
 /// Names of roles in lower case, and what they mean.
 const ROLES: [(&str, &str); 25] = [
     ("user", "user"),
@@ -52,6 +60,8 @@ pub(super) struct Foreign {
 pub(super) enum WayOut {
     /// What to make of them, and the program of jq that makes it.
     Program(&'static str, String),
+    /// The same for a program that reads all rows as one list.
+    OfAll(String, String),
     Text(String),
 }
 
@@ -63,7 +73,9 @@ pub(super) fn foreign(rows: &[Map<String, Value>], is_chat: bool) -> Option<Fore
     if of_row.is_some() {
         return of_row;
     }
-    if let Some(found) = turns_by_role(rows).or_else(|| other_roles(rows)) {
+    let of_rows = turns_by_role(rows).or_else(|| other_roles(rows)).or_else(|| transcripts(rows));
+    let of_rows = of_rows.or_else(|| of_persons(rows).filter(|_| is_chat));
+    if let Some(found) = of_rows {
         return Some(found);
     }
     // A thread of a forum is a text, unless its name or the user says that it is a conversation.

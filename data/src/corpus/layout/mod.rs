@@ -15,12 +15,17 @@
 //! | texts | one text | lm or mlm |
 //! | texts by keys in one object | `by_key.rs` | nothing: the message says how to make rows of them |
 //! | a list of rows inside of one object | `wrapped.rs` | nothing: the message says how to make rows of it |
-//! | messages in rows of their own, of parts, in a string, with other roles | `foreign.rs` | nothing: the message says how to make messages of them |
+//! | messages in rows of their own, of parts, in a string, with other roles or of persons | `foreign.rs` | nothing: the message says how to make messages of them |
 //! | several answers | `preferred.rs` | nothing: the message says how to make preferences of them |
+//! | questions with options | `choices.rs` | nothing: the message says how to make prompts and completions of them |
+//! | texts that are strings or lists of parts | `mixed.rs` | nothing: the message says how to make one text of each |
 //! | questions about a text | `extractive.rs` | nothing: the message says how to make prompts and completions of them |
 
+mod as_answers;
 mod as_pairs;
 mod by_key;
+mod chat_log;
+mod choices;
 #[cfg(test)]
 mod class_tests;
 mod classes;
@@ -30,9 +35,14 @@ mod converted_tests;
 mod extractive;
 mod foreign;
 mod joined;
+mod mixed;
+mod notes;
 mod pandas;
+mod parts;
 mod preferred;
 mod recognize;
+#[cfg(test)]
+mod roles_tests;
 mod said;
 mod second_text;
 #[cfg(test)]
@@ -47,10 +57,10 @@ use self::classes::{
     LabelList, advice_for_marks, advice_for_spans, has, has_one_label, of_classes, of_spans, other_classes,
 };
 use self::converted::they_have;
-use self::extractive::is_context;
-use self::recognize::{is_rated, recognize, tagged, two_texts};
+use self::recognize::{is_rated, recognize, tagged};
 use self::said::{lacking, name_of};
 use super::fields::ANSWERS;
+use super::jq;
 use super::json::{FirstRows, first_rows};
 use super::labelled::LabelConfig;
 use super::pairs::{CorpusConfig, CorpusFormat, OR_REVERSED, flag, says_direction};
@@ -58,6 +68,8 @@ use super::share;
 use super::text::{Conversation, Preference, Rating, Task, TextConfig, TextFormat, files_below};
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, is_json_lines};
+
+pub use self::notes::layout_notes;
 
 /// What the rows of a file are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,9 +113,10 @@ pub fn check_layout(entries: &[PathBuf], reader: &RowReader<'_>) -> Result<()> {
         files_below(entry, &mut files)?;
     }
     files.iter().try_for_each(|file| {
-        let json = reader.reads_json(file).then_some(FileFormat::JSON);
-        let other = || reader.other_tags(file).or_else(|| reader.table_of_rows(file));
-        json.or_else(other).map_or(Ok(()), |format| reader.check(file, format, &files))
+        reader.check_file(file, &files).map_err(|error| match error {
+            Error::BadRows(found) => Error::BadRows(jq::kept_apart(file, &found)),
+            other => other,
+        })
     })
 }
 
@@ -129,11 +142,22 @@ impl RowReader<'_> {
         FileFormat::by_name(file).filter(|format| is_read && format.has_tags())
     }
 
+    fn check_file(&self, file: &Path, files: &[PathBuf]) -> Result<()> {
+        self.check_text_file(file)?;
+        self.check_options(file)?;
+        let json = self.reads_json(file).then_some(FileFormat::JSON);
+        let other = || self.other_tags(file).or_else(|| self.table_of_rows(file));
+        json.or_else(other).map_or(Ok(()), |format| self.check(file, format, files))
+    }
+
     fn check(&self, file: &Path, format: FileFormat, files: &[PathBuf]) -> Result<()> {
         let FirstRows { rows, order, has_list } = first_rows(file, format);
         let bad = |found: String| Err(Error::BadRows(found));
         if let Some(orientation) = pandas::orientation(&rows) {
             return bad(pandas::advice(file, orientation));
+        }
+        if let Some(found) = self.mixed_text(&rows) {
+            return bad(mixed::advice(file, format, &found));
         }
         let wrapped = wrapped::list_in(file, format, &rows);
         if let Some(list) = wrapped.as_ref().filter(|list| list.is_certain) {
@@ -163,9 +187,8 @@ impl RowReader<'_> {
         let Some(layout) = layout.map(|layout| self.turned(layout, &rows)) else {
             return self.check_second_text((&rows, &order), files);
         };
-        let keeps_task = self.text.format == TextFormat::Chat || !self.other_tasks.contains(&Task::Translation);
-        let answers = keeps_task.then(|| self.as_answers(&layout, &rows, &order)).flatten();
-        let layout = answers.unwrap_or(layout);
+        let layout = self.with_most_text(layout, &rows);
+        let layout = self.as_answers(file, layout, (&rows, &order))?;
         // The reader of tables names the other columns.
         if format != FileFormat::JSON && !format.has_tags() && !matches!(layout, Layout::Answers { .. }) {
             return Ok(());
@@ -186,7 +209,7 @@ impl RowReader<'_> {
             let advice = rows.iter().find_map(Rating::of).map(|rating| rating.advice(&rows)).unwrap_or_default();
             return bad(format!("{rows_are}, good and bad ones, which Kiln cannot tell apart\n{advice}"));
         };
-        self.answer(&rows_are, &layout, &rows, (task, flags))
+        self.answer(&rows_are, &layout, (&rows, &order), (task, flags))
     }
 
     /// Refuses rows that another task or other settings read, and names both.
@@ -194,7 +217,7 @@ impl RowReader<'_> {
         &self,
         rows_are: &str,
         layout: &Layout,
-        rows: &[Map<String, Value>],
+        (rows, order): (&[Map<String, Value>], &[String]),
         (task, mut flags): (Task, Vec<String>),
     ) -> Result<()> {
         let as_pairs = self.flags_of_pairs(layout, rows);
@@ -225,11 +248,14 @@ impl RowReader<'_> {
                 "\nthat reads the first label of each list: several labels of one text are not supported".to_owned()
             }
             Layout::Labelled { text, label } if task == Task::Classification => {
-                other_classes(rows, label, &[text], self.labels)
+                other_classes(rows, label, &[text], self.labels) + &share::rest(rows, &[text, label])
             }
             Layout::LabelledPairs { text, pair, label } if task == Task::Classification => {
-                other_classes(rows, label, &[text, pair], self.labels)
+                other_classes(rows, label, &[text, pair], self.labels) + &share::rest(rows, &[text, pair, label])
             }
+            Layout::Texts { .. } if self.task == Task::Translation => as_pairs::unclear(rows, order),
+            Layout::Pairs { source, target } => as_pairs::others(rows, order, [source, target]),
+            Layout::Answers { question, answer } => as_pairs::others(rows, order, [question, answer]),
             Layout::Texts { field: text } | Layout::Labelled { text, .. } if matches!(task, Task::Lm | Task::Mlm) => {
                 share::note(rows, text).map_or(String::new(), |note| format!("\n{note}"))
             }
@@ -255,26 +281,6 @@ impl RowReader<'_> {
         let spans = || of_spans(rows, order, self.labels).filter(|_| self.task == Task::Tagging);
         let of_classes = || words().or_else(spans).or_else(|| of_classes(rows, order, self.labels));
         learns_classes.then(of_classes).flatten().or_else(|| recognize(rows, order))
-    }
-
-    /// Takes two texts with names of their own for a question and its answer, where a language model reads them.
-    fn as_answers(&self, layout: &Layout, rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
-        if self.task != Task::Lm {
-            return None;
-        }
-        let is_chat = self.text.format == TextFormat::Chat;
-        let [question, answer] = match layout.clone() {
-            Layout::Pairs { source, target } => [source, target],
-            Layout::Labelled { text, label } if is_chat => [text, label],
-            Layout::Texts { .. } if is_chat => two_texts(rows, order)?,
-            _ => return None,
-        };
-        if is_context(&answer) || recognize::is_name_of_someone(rows, &answer) {
-            return None;
-        }
-        let field = format!("{question},{answer}");
-        let is_read = |row: &Map<String, Value>| Conversation::of(row, &field).is_ok() && Rating::of(row).is_none();
-        rows.iter().any(is_read).then_some(Layout::Answers { question, answer })
     }
 
     /// Whether the row has an answer and a rating of it: in a known layout, or in the fields that this reader is set to.

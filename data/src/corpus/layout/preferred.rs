@@ -14,10 +14,12 @@ mod tests;
 
 use serde_json::{Map, Value};
 
-use self::names::{Side, is_answer_word, side_of};
-use super::extractive::is_context;
+pub(super) use self::names::is_answer_word;
+use self::names::{Side, side_of};
+use crate::corpus::fields::words_of;
 use crate::corpus::jq::{in_jq, path_in_jq};
-use crate::corpus::text::{SYSTEMS, direction_of, words_of};
+use crate::corpus::roles::{Role, is_of};
+use crate::corpus::text::{direction_of, is_system};
 
 /// Words of the fields with the question, best first.
 const PROMPTS: [&str; 16] = [
@@ -173,8 +175,7 @@ fn is_conversation(value: &Value) -> bool {
 /// Finds the question that the `answers` reply to.
 fn prompt<'f, 'a>(fields: &'f [Field<'a>], answers: &[&Field<'a>]) -> Option<&'f Field<'a>> {
     let is_other = |field: &&Field<'a>| !answers.iter().any(|answer| answer.path == field.path);
-    let can_ask =
-        |field: &&Field<'a>| is_other(field) && is_answer(field.value) && !SYSTEMS.contains(&field.name().as_str());
+    let can_ask = |field: &&Field<'a>| is_other(field) && is_answer(field.value) && !is_system(&field.name());
     let named = |word: &str| {
         fields.iter().filter(can_ask).find(|field| {
             let words = field.words();
@@ -194,8 +195,8 @@ fn prompt<'f, 'a>(fields: &'f [Field<'a>], answers: &[&Field<'a>]) -> Option<&'f
 
 /// Writes the row of a preference, with the instructions of the old row.
 fn row_in_jq(row: &Map<String, Value>, prompt: Option<&str>, [chosen, rejected]: [&str; 2]) -> String {
-    let system = SYSTEMS.into_iter().find(|name| row.get(*name).is_some_and(Value::is_string));
-    let parts = [("system", system.map(in_jq)), ("prompt", prompt.map(str::to_owned))].into_iter();
+    let system = row.iter().find(|(name, value)| is_system(name) && value.is_string());
+    let parts = [("system", system.map(|(name, _)| in_jq(name))), ("prompt", prompt.map(str::to_owned))].into_iter();
     let parts: String = parts.filter_map(|(name, path)| Some(format!("{name}: {}, ", path?))).collect();
     format!("{{{parts}chosen: {chosen}, rejected: {rejected}}}")
 }
@@ -295,7 +296,7 @@ fn in_list(_: &[Map<String, Value>], row: &Map<String, Value>, fields: &[Field<'
         let rating =
             first.iter().find_map(|(name, value)| Some((name, direction_of(name)?)).filter(|_| value.is_number()));
         // Answers about a text are alike.
-        let has_context = fields.iter().any(|field| is_context(&field.name()));
+        let has_context = fields.iter().any(|field| is_of(Role::Context, &field.name()));
         let Some((rating, high_is_good)) = rating else {
             return (!has_context).then(|| found(None, Some("say which answer of a row is better".to_owned())));
         };

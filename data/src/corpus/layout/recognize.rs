@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::Layout;
-use super::extractive::is_context;
-use crate::corpus::fields::{ANSWERS, Strings, is_about, is_label, is_text};
+use crate::corpus::fields::{ANSWERS, Strings, is_about, is_label, is_text, words_of};
 use crate::corpus::pairs::{says_direction, texts_of};
 use crate::corpus::path::value_at;
-use crate::corpus::text::{Rating, words_of};
+use crate::corpus::roles::{Role, is_changed_into, is_of};
+use crate::corpus::text::Rating;
 
 /// Rows from which a field whose values recur is a class.
 const ENOUGH_ROWS: usize = 8;
@@ -162,6 +162,13 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
 
     let names: Vec<&str> = strings.iter().map(|(name, _)| name.as_str()).collect();
     let label = label_of(&columns);
+    // Names of files and repositories stand next to two texts; a class of them, too, where the names say what is made of what.
+    let words = texts_in(rows, order);
+    let two: Vec<&str> = names.iter().copied().filter(|name| words.iter().any(|text| text == name)).collect();
+    let is_pair = two.len() == 2 && (label.is_none() || is_changed_into(two[0], two[1]).is_some());
+    let names = if is_pair { two } else { names };
+    let strings: Vec<(&String, &Column)> =
+        strings.iter().copied().filter(|(name, _)| names.contains(&name.as_str())).collect();
     // The same words in all rows, such as the name of a role, are not a text, unless the names of the fields say so.
     let is_text = |at: usize| !strings[at].1.is_constant();
     let are_texts = |source: usize, target: usize| {
@@ -193,15 +200,19 @@ pub(super) fn is_name_of_someone(rows: &[Map<String, Value>], name: &str) -> boo
     is_someone && column.n_words < 2 * column.n
 }
 
-/// Returns the two longest texts of rows, in the order of the file.
-pub(super) fn two_texts(rows: &[Map<String, Value>], order: &[String]) -> Option<[String; 2]> {
+/// Returns the fields of rows with texts of several words, in the order of the file: no names, no words that recur in all rows, and nothing
+/// about a text. If no field has several words, those with strings count.
+pub(super) fn texts_in(rows: &[Map<String, Value>], order: &[String]) -> Vec<String> {
     let columns = columns_of(rows);
-    let mut texts: Vec<_> = strings_of(&columns, order).into_iter().enumerate().collect();
-    texts.sort_by_key(|(_, (_, column))| std::cmp::Reverse(column.n_bytes));
-    texts.truncate(2);
-    texts.sort_by_key(|(at, _)| *at);
-    let names: Vec<String> = texts.into_iter().map(|(_, (name, _))| name.clone()).collect();
-    names.try_into().ok()
+    let strings = strings_of(&columns, order);
+    let can_be = |(name, column): &&(&String, &Column)| !column.is_constant() && !is_name_of_someone(rows, name);
+    let texts: Vec<&(&String, &Column)> = strings.iter().filter(can_be).collect();
+    let has_words = |(_, column): &&&(&String, &Column)| 2 * column.n_words > 3 * column.n;
+    let with_words: Vec<String> = texts.iter().filter(has_words).map(|(name, _)| (*name).clone()).collect();
+    match with_words.len() {
+        0 | 1 => texts.into_iter().map(|(name, _)| (*name).clone()).collect(),
+        _ => with_words,
+    }
 }
 
 /// Returns the columns of strings that are not about another one, in the order of the file.
@@ -225,7 +236,7 @@ fn are_of(pair: Option<&Layout>, name: &str) -> bool {
 
 /// Returns the field that holds a class: by its name, or because its values recur.
 fn label_of(columns: &BTreeMap<String, Column>) -> Option<String> {
-    let candidates = columns.iter().filter(|(name, _)| !is_about(name) && !is_context(name));
+    let candidates = columns.iter().filter(|(name, _)| !is_about(name) && !is_of(Role::Context, name));
     let found = candidates.filter(|(name, column)| column.is_short() && (is_label(name) || column.recurs()));
     let best = found.max_by_key(|(name, column)| (is_label(name), column.recurs(), column.is_string));
     best.map(|(name, _)| name.clone())

@@ -18,6 +18,7 @@ pub(super) use self::messages::{field_flags, with_other_headers};
 use self::role::Role;
 use self::texts::columns_of_texts;
 use super::{CorpusConfig, Header};
+use crate::corpus::roles::is_changed_into;
 use crate::error::Result;
 
 /// Where a file has its texts.
@@ -80,7 +81,10 @@ impl Columns {
         }
 
         if is_probably_header(&names, others) {
-            return Err(ask(path, &names, numbers_are_set));
+            // Below the names, some columns have numbers alone.
+            let texts = columns_of_texts(others, names.len());
+            let texts: Vec<&str> = texts.into_iter().map(|column| names[column]).collect();
+            return Err(ask(path, &names, &texts, numbers_are_set));
         }
         if may_be_names(&names, others) {
             notes.push(format!(
@@ -161,12 +165,22 @@ pub(super) fn keys_of_columns(config: &CorpusConfig) -> Option<&'static str> {
 
 /// Whether the names say which of two texts is the source.
 pub(crate) fn says_direction(source: &str, target: &str) -> bool {
-    Role::of(source) == Role::Source || Role::of(target) == Role::Target
+    let is_named = Role::of(source) == Role::Source || Role::of(target) == Role::Target;
+    is_named || is_changed_into(source, target) == Some(true)
 }
 
 /// Returns which names probably stand for the source and the target.
 pub(crate) fn texts_of(names: &[&str]) -> [Option<usize>; 2] {
     let roles: Vec<Role> = names.iter().map(|name| Role::of(name)).collect();
+    if !roles.iter().any(|role| matches!(role, Role::Source | Role::Target)) {
+        let changed =
+            |(one, other): &(usize, usize)| one != other && is_changed_into(names[*one], names[*other]) == Some(true);
+        let pairs = (0..names.len()).flat_map(|one| (0..names.len()).map(move |other| (one, other)));
+        let mut found = pairs.filter(changed);
+        if let (Some((source, target)), None) = (found.next(), found.next()) {
+            return [Some(source), Some(target)];
+        }
+    }
     let first =
         |role: Role, except: Option<usize>| (0..roles.len()).find(|at| roles[*at] == role && Some(*at) != except);
     let target = first(Role::Target, None);

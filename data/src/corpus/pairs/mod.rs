@@ -21,6 +21,7 @@ pub(super) use table::check_delimiter;
 use super::RowReport;
 use super::block_start::BlockStart;
 use super::origins::{Origins, names};
+use super::plain_forms::PlainForm;
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, LineReader, Split, find_files, is_json_lines, is_plain};
 
@@ -30,7 +31,7 @@ pub(super) const OR_REVERSED: &str = " (or the other way round)";
 /// Of fewer pairs nothing is said.
 const FEWEST_PAIRS: usize = 20;
 /// Targets that equal their sources and are worth a warning, as a fraction.
-const COPIES: f64 = 0.9;
+const COPIES: f64 = 0.3;
 
 /// A pair of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +112,10 @@ impl CorpusInput {
                 check_file(&source)?;
                 check_file(&target)?;
                 check_two_files(entry, [&source, &target])?;
+                if let Some(command) = PlainForm::pairs([&source, &target]) {
+                    let found = "they are subtitles, whose lines are numbers and times, too, and whose breaks differ between languages";
+                    return Err(Error::corpus(entry, format!("{found}\n{command}")));
+                }
                 Ok(Self::Parallel(source, target))
             }
             (CorpusFormat::Parallel, None) => Err(Error::corpus(
@@ -237,7 +242,7 @@ impl PairCorpus {
         self.inputs.iter().flat_map(of_input).collect()
     }
 
-    /// Says if the target of nearly every one of the first pairs is its source: one column, or two files with the same text.
+    /// Says if the targets of many of the first pairs are their sources: one column, two files with the same text, or lines of numbers and times.
     pub fn note_on_copies(&self) -> Option<String> {
         let parser = RowParser::new(&self.config);
         // What is wrong with a file is said when it is read.

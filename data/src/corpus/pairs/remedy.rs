@@ -7,12 +7,18 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::header::field_flags;
+use super::header::{Columns, field_flags};
 use super::{CorpusInput, OR_REVERSED, PairCorpus, Table, flag, says_direction, texts_of};
 use crate::corpus::path::value_at;
 use crate::corpus::template::is_of_template;
-use crate::corpus::{RowReport, json};
+use crate::corpus::{RowReport, json, merged};
 use crate::formats::{FileFormat, RowProblem};
+
+/// Says how blank cells below filled ones are filled.
+fn merged_cells(table: &Table) -> Option<String> {
+    let Columns { source, target, .. } = table.columns;
+    [source, target].into_iter().find_map(|column| merged::advice(&table.path, column))
+}
 
 impl PairCorpus {
     /// Returns what to do about the bad rows of `report`.
@@ -28,6 +34,7 @@ impl PairCorpus {
         if let Some(flags) = self.flags_for_quoted_table().or_else(|| self.flags_for_narrow_table()) {
             return flags;
         }
+
         if let Some(fields) = self.names_of_first_row() {
             let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
             let or_reversed = match texts_of(&fields) {
@@ -35,6 +42,9 @@ impl PairCorpus {
                 _ => "",
             };
             return format!("name the fields of the rows: {}{or_reversed}", field_flags(&fields));
+        }
+        if let Some(merged) = self.tables().find_map(merged_cells).filter(|_| 2 * report.one_sided > report.bad()) {
+            return merged;
         }
         match self.flags_for_numbers() {
             Some(flags) => format!("correct them, or write the numbers as texts: {flags}"),

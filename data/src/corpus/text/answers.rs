@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value};
 
+use crate::corpus::fields::words_of;
 use crate::corpus::jq::in_jq;
 
 /// Words of which the name of a rating has one, each with whether a high or true value means a good answer.
-const RATINGS: [(&str, bool); 51] = [
+const RATINGS: [(&str, bool); 54] = [
     ("kto", true),
     ("score", true),
     ("scores", true),
@@ -55,6 +56,9 @@ const RATINGS: [(&str, bool); 51] = [
     ("helpfulness", true),
     ("satisfaction", true),
     ("satisfied", true),
+    ("coherence", true),
+    ("truthfulness", true),
+    ("honesty", true),
     ("label", true),
     ("rank", false),
 ];
@@ -148,6 +152,11 @@ const BAD: [&str; 20] = [
     "\u{1f44e}",
 ];
 
+/// Rows that are good by one rating, as fractions to try one after another.
+const SHARES: [f64; 6] = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
+/// Rows that are good by all ratings, at least.
+const LEAST_KEPT: f64 = 0.25;
+
 /// A field that says how good the answer of its row is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rating<'a> {
@@ -161,10 +170,13 @@ impl<'a> Rating<'a> {
     /// Finds the rating of a row: a field with a name made of [`RATINGS`] and [`OF_RATINGS`], and a Boolean, a number, or a word of
     /// [`GOOD`] or [`BAD`]. Other values, such as names of classes, rate nothing. Two answers to compare need no rating.
     pub(crate) fn of(row: &'a Map<String, Value>) -> Option<Self> {
-        if row.contains_key("chosen") && row.contains_key("rejected") {
-            return None;
-        }
-        row.iter().find_map(|(field, value)| {
+        Self::all(row).next()
+    }
+
+    /// Finds all ratings of a row.
+    fn all(row: &'a Map<String, Value>) -> impl Iterator<Item = Self> {
+        let is_compared = row.contains_key("chosen") && row.contains_key("rejected");
+        row.iter().filter(move |_| !is_compared).filter_map(|(field, value)| {
             let high_is_good = direction_of(field)?;
             // A label may name a class, such as a sentiment.
             let n_words = if words_of(field).iter().any(|word| word == "label") { OF_LABELS } else { GOOD.len() };
@@ -183,12 +195,26 @@ impl<'a> Rating<'a> {
         )
     }
 
-    /// Says how to keep the good answers among `rows`, which have this rating.
+    /// Says how to keep the good answers among `rows`, by all ratings that they have.
     pub(crate) fn advice(self, rows: &[Map<String, Value>]) -> String {
-        let (field, kept, condition) = (self.field, self.kept(), self.condition(rows));
-        let path = in_jq(field);
+        let mut ratings: Vec<Rating<'_>> = vec![self];
+        for rating in rows.iter().flat_map(Rating::all) {
+            if !ratings.iter().any(|other| other.field == rating.field) {
+                ratings.push(rating);
+            }
+        }
+        let kept: Vec<String> = ratings.iter().map(|rating| rating.kept()).collect();
+        let fields: Vec<&str> = ratings.iter().map(|rating| rating.field).collect();
+        let paths: Vec<String> = fields.iter().map(|field| in_jq(field)).collect();
+        let Good { conditions, n_kept } = Good::of(&ratings, rows);
+        let n_rows = rows.len();
+        let said = if n_kept > 0 { format!("\nthat keeps {n_kept} of the first {n_rows} rows") } else { String::new() };
         format!(
-            "to learn the good ones alone, keep the rows {kept} and drop the {field}: jq -c 'select({condition}) | del({path})'"
+            "to learn the good ones alone, keep the rows {} and drop the {}: jq -c 'select({}) | del({})'{said}",
+            kept.join(" and "),
+            fields.join(", "),
+            joined(&conditions),
+            paths.join(", ")
         )
     }
 
@@ -203,34 +229,124 @@ impl<'a> Rating<'a> {
         }
     }
 
-    /// Returns a condition of jq that good answers meet, as far as `rows` tell.
-    fn condition(self, rows: &[Map<String, Value>]) -> String {
+    /// Returns a condition of jq that good answers meet, as far as `rows` tell. Of numbers, `bound` is the least good one.
+    fn condition(self, rows: &[Map<String, Value>], bound: f64) -> String {
         let (field, path) = (self.field, in_jq(self.field));
         let values = || rows.iter().filter_map(move |row| row.get(field));
-        let (good, bad) = if self.high_is_good { (&GOOD, &BAD) } else { (&BAD, &GOOD) };
+        let (good, bad) = self.words();
         if self.value.is_boolean() {
             return if self.high_is_good { path } else { format!("{path} | not") };
         }
-        if number_of(self.value).is_none() {
-            let find = |words: &[&str]| values().find(|value| is_one_of(words, value));
-            return match (find(good), find(bad)) {
-                (Some(word), _) => format!("{path} == {word}"),
-                (None, Some(word)) => format!("{path} != {word}"),
-                (None, None) => format!("{path} == \"{}\"", good[0]),
+        if self.is_number() {
+            let number = if self.value.is_string() { format!("({path} | tonumber)") } else { path };
+            let sign = if self.high_is_good { ">=" } else { "<=" };
+            return format!("{number} {sign} {bound}");
+        }
+        let find = |words: &[&str]| values().find(|value| is_one_of(words, value));
+        match (find(good), find(bad)) {
+            (Some(word), _) => format!("{path} == {word}"),
+            (None, Some(word)) => format!("{path} != {word}"),
+            (None, None) => format!("{path} == \"{}\"", good[0]),
+        }
+    }
+
+    /// Whether the answer of a row meets the condition.
+    fn is_met(self, row: &Map<String, Value>, bound: f64) -> bool {
+        let Some(value) = row.get(self.field) else { return false };
+        match (value, number_of(value)) {
+            (Value::Bool(is_set), _) => *is_set == self.high_is_good,
+            (_, Some(number)) if self.is_number() => self.goodness(number) >= self.goodness(bound),
+            _ => is_one_of(self.words().0, value),
+        }
+    }
+
+    /// Returns the least good number of good answers, so that at most a `share` of the rows are good: the worst number never is.
+    fn bound(self, rows: &[Map<String, Value>], share: f64) -> f64 {
+        let numbers = rows.iter().filter_map(|row| number_of(row.get(self.field)?));
+        let mut ranked: Vec<f64> = numbers.map(|number| self.goodness(number)).collect();
+        ranked.sort_by(f64::total_cmp);
+        let (Some(worst), Some(best)) = (ranked.first().copied(), ranked.last().copied()) else { return 1.0 };
+        if worst == best {
+            // The first rows of a file may all be bad.
+            return match (self.high_is_good, self.goodness(best)) {
+                (true, number) => {
+                    if number > 0.0 {
+                        number
+                    } else {
+                        1.0
+                    }
+                }
+                (false, number) => {
+                    if number < 1.0 {
+                        number
+                    } else {
+                        0.0
+                    }
+                }
             };
         }
 
-        let number = if self.value.is_string() { format!("({path} | tonumber)") } else { path };
-        let numbers = values().filter_map(number_of);
-        if self.high_is_good {
-            // The first rows of a file may all be bad.
-            let highest = numbers.fold(f64::NEG_INFINITY, f64::max);
-            format!("{number} >= {}", if highest > 0.0 { highest } else { 1.0 })
-        } else {
-            let lowest = numbers.fold(f64::INFINITY, f64::min);
-            format!("{number} <= {}", if lowest < 1.0 { lowest } else { 0.0 })
-        }
+        let most = (share * ranked.len() as f64).max(1.0);
+        let is_enough = |at: &usize| ranked[*at] > worst && (ranked.len() - at) as f64 <= most;
+        let at = (0..ranked.len()).find(|at| is_enough(at) && ranked[*at] > ranked[at.saturating_sub(1)]);
+        self.goodness(at.map_or(best, |at| ranked[at]))
     }
+
+    /// Turns a number round if a low one means a good answer.
+    fn goodness(self, number: f64) -> f64 {
+        if self.high_is_good { number } else { -number }
+    }
+
+    fn is_number(self) -> bool {
+        !self.value.is_boolean() && number_of(self.value).is_some()
+    }
+
+    /// Returns the words of good answers and of bad ones.
+    fn words(self) -> (&'static [&'static str], &'static [&'static str]) {
+        if self.high_is_good { (&GOOD, &BAD) } else { (&BAD, &GOOD) }
+    }
+}
+
+/// What good answers meet.
+struct Good {
+    /// A condition of jq for each rating.
+    conditions: Vec<String>,
+    /// Rows that meet all of them.
+    n_kept: usize,
+}
+
+impl Good {
+    /// Finds conditions that keep the better half of the `rows` by each of the `ratings`, or more by each one if few rows meet all.
+    fn of(ratings: &[Rating<'_>], rows: &[Map<String, Value>]) -> Self {
+        let with = |share: f64| {
+            let bounds: Vec<f64> = ratings.iter().map(|rating| short(rating.bound(rows, share))).collect();
+            let is_kept = |row: &&Map<String, Value>| {
+                ratings.iter().zip(&bounds).all(|(rating, bound)| rating.is_met(row, *bound))
+            };
+            let n_kept = rows.iter().filter(is_kept).count();
+            let conditions =
+                ratings.iter().zip(&bounds).map(|(rating, bound)| rating.condition(rows, *bound)).collect();
+            Self { conditions, n_kept }
+        };
+        let shares = if ratings.len() == 1 { &SHARES[..1] } else { &SHARES[..] };
+        let is_enough = |good: &Self| good.n_kept as f64 >= LEAST_KEPT * rows.len() as f64;
+        shares.iter().map(|share| with(*share)).find(is_enough).unwrap_or_else(|| with(shares[shares.len() - 1]))
+    }
+}
+
+/// Joins conditions of jq.
+fn joined(conditions: &[String]) -> String {
+    let bracketed = |one: &String| if one.ends_with("| not") { format!("({one})") } else { one.clone() };
+    match conditions {
+        [one] => one.clone(),
+        several => several.iter().map(bracketed).collect::<Vec<_>>().join(" and "),
+    }
+}
+
+/// Returns a number with few digits, which is near enough for a bound.
+fn short(number: f64) -> f64 {
+    let rounded = (number * 1000.0).round() / 1000.0;
+    if number.to_string().len() > 6 && rounded != 0.0 { rounded } else { number }
 }
 
 /// Returns whether a high value of a rating means a good answer; `None` if the name is not the name of a rating.
@@ -244,22 +360,6 @@ pub(crate) fn direction_of(field: &str) -> Option<bool> {
     is_rating.then(|| found.iter().all(|good| *good) && !words.iter().any(|word| word == "down"))
 }
 
-/// Returns the words of a name in lower case: `qualityScore`, `quality-score` and `Quality Score` have two.
-pub(crate) fn words_of(name: &str) -> Vec<String> {
-    let (mut words, mut was_lower) = (vec![String::new()], false);
-    for character in name.chars() {
-        if !character.is_alphanumeric() || was_lower && character.is_uppercase() {
-            words.push(String::new());
-        }
-        was_lower = character.is_lowercase() || character.is_numeric();
-        if let (true, Some(word)) = (character.is_alphanumeric(), words.last_mut()) {
-            word.extend(character.to_lowercase());
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
-}
-
 /// Returns the number that a value is or spells: tables have texts alone.
 fn number_of(value: &Value) -> Option<f64> {
     let number = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok());
@@ -271,86 +371,4 @@ fn is_one_of(words: &[&str], value: &Value) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rows(rows: &[&str]) -> Vec<Map<String, Value>> {
-        rows.iter().map(|row| serde_json::from_str(row).expect(row)).collect()
-    }
-
-    #[test]
-    fn ratings_are_known_by_their_name_and_their_value() {
-        for rating in [
-            r#""label": false"#,
-            r#""label": 0"#,
-            r#""label": "1""#,
-            r#""label": "undesirable""#,
-            r#""kto_tag": true"#,
-            r#""score": 4.5"#,
-            r#""Rating": "Good""#,
-            r#""thumbs_down": true"#,
-            r#""stars": 5"#,
-            r#""vote": -1"#,
-            r#""n_votes": 3"#,
-            r#""thumbs": "up""#,
-            r#""quality_score": 4.5"#,
-            r#""Answer Quality": "poor""#,
-            r#""userFeedback": "positive""#,
-            r#""avg-rating": "3.5""#,
-        ] {
-            let row = format!(r#"{{"question": "a", "answer": "b", {rating}}}"#);
-            assert!(Rating::of(&rows(&[&row])[0]).is_some(), "{rating}");
-        }
-
-        for other in [
-            r#""label": "billing""#,
-            r#""label": null"#,
-            r#""label": ["good"]"#,
-            r#""category": 3"#,
-            r#""quality": "it reads well""#,
-            r#""feedback": "Good, but too long.""#,
-            r#""id": 1"#,
-            r#""label": "positive""#,
-            r#""feedback_id": 7"#,
-            r#""language_score": 0.98"#,
-            r#""reward_model": "a name""#,
-            r#""chosen": "b", "rejected": "c", "score": 3"#,
-        ] {
-            let row = format!(r#"{{"question": "a", "answer": "b", {other}}}"#);
-            assert!(Rating::of(&rows(&[&row])[0]).is_none(), "{other}");
-        }
-    }
-
-    #[test]
-    fn advice_keeps_good_answers_whatever_rates_them() {
-        let booleans = "keep the rows whose label is true and drop the label: jq -c 'select(.label) | del(.label)'";
-
-        for (first, second, wanted) in [
-            (r#"{"label": false}"#, r#"{"label": true}"#, booleans),
-            (
-                r#"{"label": 0}"#,
-                r#"{"label": 1}"#,
-                "with the highest label and drop the label: jq -c 'select(.label >= 1)",
-            ),
-            (r#"{"label": 0}"#, r#"{"label": 0}"#, "'select(.label >= 1)"),
-            (r#"{"score": 2.5}"#, r#"{"score": 4.5}"#, "'select(.score >= 4.5)"),
-            (r#"{"label": "0"}"#, r#"{"label": "1"}"#, "'select((.label | tonumber) >= 1)"),
-            (r#"{"label": "undesirable"}"#, r#"{"label": "desirable"}"#, "'select(.label == \"desirable\")"),
-            (r#"{"label": "bad"}"#, r#"{"label": "bad"}"#, "'select(.label != \"bad\")"),
-            (r#"{"is_bad": true}"#, r#"{"is_bad": false}"#, "whose is_bad is false and drop the is_bad"),
-            (r#"{"is_bad": true}"#, r#"{"is_bad": false}"#, "'select(.is_bad | not)"),
-            (r#"{"thumbs_down": 1}"#, r#"{"thumbs_down": 0}"#, "'select(.thumbs_down <= 0)"),
-            (r#"{"thumbs": "down"}"#, r#"{"thumbs": "up"}"#, "'select(.thumbs == \"up\")"),
-            (r#"{"dislikes": 3}"#, r#"{"dislikes": 1}"#, "with the lowest dislikes"),
-            (
-                r#"{"User Rating": 3}"#,
-                r#"{"User Rating": 5}"#,
-                "'select(.[\"User Rating\"] >= 5) | del(.[\"User Rating\"])'",
-            ),
-        ] {
-            let rows = rows(&[first, second]);
-            let advice = Rating::of(&rows[0]).expect(first).advice(&rows);
-            assert!(advice.contains(wanted), "{first}: {advice}");
-        }
-    }
-}
+mod tests;

@@ -3,11 +3,12 @@
 use serde_json::{Map, Value};
 
 use super::message::{ChatMessage, Role, is_nothing, kind, malformed, message_list, text_or_messages, transcript};
-use crate::corpus::fields::names_behind;
+use crate::corpus::fields::{names_behind, words_of};
 use crate::formats::RowProblem;
 
-/// Fields with the instructions for a conversation. They become its system message.
-pub(crate) const SYSTEMS: [&str; 4] = ["system", "system_prompt", "system_message", "system_instruction"];
+/// Words of fields with the instructions for a conversation. They become its system message.
+const SYSTEMS: [&str; 6] =
+    ["system", "system_prompt", "system_message", "system_instruction", "system_instructions", "sys_prompt"];
 /// Fields that have a part of a conversation, whatever their type. If they are left out, Kiln says so.
 const PARTS: [&str; 10] = [
     "input",
@@ -112,8 +113,8 @@ impl<'r> Found<'r> {
     /// Returns `messages` with the row's instructions as their first message, unless they begin with them.
     pub(super) fn with_system(&self, mut messages: Vec<ChatMessage>) -> Result<Vec<ChatMessage>, RowProblem> {
         let mut found: Option<(&str, ChatMessage)> = None;
-        for name in SYSTEMS.into_iter().filter(|name| !self.used.contains(name)) {
-            let Some(value) = self.row.get(name).filter(|value| !is_nothing(value)) else { continue };
+        let systems = self.row.iter().filter(|(name, value)| is_system(name) && !is_nothing(value));
+        for (name, value) in systems.filter(|(name, _)| !self.used.contains(&name.as_str())) {
             let Value::String(text) = value else {
                 return Err(malformed(format!("field \"{name}\" is {}, wanted a string", kind(value))));
             };
@@ -157,6 +158,11 @@ fn has_sentence(value: &Value, is_lost: &dyn Fn(&str) -> bool) -> bool {
         Value::Object(fields) => fields.values().any(|value| has_sentence(value, is_lost)),
         _ => false,
     }
+}
+
+/// Whether a field has the instructions for a conversation, in any spelling: `systemPrompt`, `System Prompt`.
+pub(crate) fn is_system(name: &str) -> bool {
+    SYSTEMS.contains(&words_of(name).join("_").as_str())
 }
 
 fn two_systems(first: &str, second: &str) -> RowProblem {

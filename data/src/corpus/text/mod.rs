@@ -12,27 +12,30 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-pub(super) use answers::{Rating, direction_of, words_of};
-pub(super) use around::SYSTEMS;
+pub(super) use answers::{Rating, direction_of};
+pub(super) use around::is_system;
 use block::TextBlocks;
 pub(crate) use block::{DocumentPart, TextBlock};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
 pub(crate) use conversation::Conversation;
 pub use message::{ChatMessage, Role};
 pub(super) use message::{is_of_texts, is_written_list};
-pub(crate) use preference::Preference;
+pub(crate) use preference::{Preference, contradicted};
 
 use super::RowReport;
 use super::block_start::BlockStart;
 use super::json::{self, JsonFields, NamedField};
 use super::origins::{Origins, names};
 use super::path::value_at;
+use super::plain_forms::{self, PlainForm};
 use super::share;
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, Split, ending, find_files, is_json_lines, is_plain};
 
 /// Files that a message names.
 const FILES_SHOWN: usize = 4;
+/// Files whose first lines are looked at.
+const FILES_LOOKED_AT: usize = 100;
 /// Endings of source code and of marked-up text, in which blank lines do not divide documents.
 const CODE: [&str; 26] = [
     "py", "rs", "c", "h", "cc", "cpp", "hpp", "js", "ts", "jsx", "tsx", "java", "go", "rb", "php", "cs", "sh", "pl",
@@ -123,8 +126,9 @@ impl TextCorpus {
 
     /// Returns what the user should know about how the files are read: tables of pairs and pages with tags are plain text here.
     pub fn notes(&self) -> Vec<String> {
+        let of_forms = self.forms().take(FILES_SHOWN).map(|(path, form)| form.note(path));
         if self.config.format != TextFormat::Auto {
-            return Vec::new();
+            return of_forms.collect();
         }
         let note = |endings: &[&str], what: &str| {
             let files = self.files().filter(|path| endings.contains(&ending(path).as_str()));
@@ -141,7 +145,19 @@ impl TextCorpus {
         let n_code = self.files().filter(|path| CODE.contains(&ending(path).as_str())).count();
         let of_code = if n_code > 1 { note(&CODE, of_code) } else { None };
         let of_pages = note(&["html", "htm", "xhtml", "xml"], of_pages);
-        [note(&["csv", "tsv"], of_tables), of_conll, of_pages, of_code].into_iter().flatten().collect()
+        let of_endings = [note(&["csv", "tsv"], of_tables), of_conll, of_pages, of_code].into_iter().flatten();
+        of_forms.chain(of_endings).collect()
+    }
+
+    /// Returns the plain files that lines or blank lines do not divide into documents.
+    fn forms(&self) -> impl Iterator<Item = (&Path, PlainForm)> {
+        let plain = self.files.iter().filter(|file| file.records.is_none());
+        plain.take(FILES_LOOKED_AT).filter_map(|file| Some((file.path.as_path(), plain_forms::form_of(&file.path)?)))
+    }
+
+    /// Whether a file has a form that [`Self::notes`] say how to read.
+    pub fn has_known_form(&self) -> bool {
+        self.forms().next().is_some()
     }
 
     /// Returns how documents are read.
@@ -201,6 +217,25 @@ impl TextCorpus {
             true => block.preferences(&self.config).find_map(|(_, row)| of(row.ok()?.chosen)),
             false => block.conversations(&self.config).find_map(|(_, row)| of(row.ok()?)),
         })
+    }
+
+    /// Returns the first instructions of a conversation, if most of the first ones begin with instructions.
+    ///
+    /// # Errors
+    ///
+    /// If the text cannot be read.
+    pub fn first_system(&self) -> Result<Option<String>> {
+        let Some(block) = self.blocks().next().transpose()? else { return Ok(None) };
+        let of = |conversation: Conversation| {
+            let first = conversation.messages.into_iter().next()?;
+            (first.role == Role::System).then_some(first.content)
+        };
+        let found: Vec<Option<String>> = match self.config.is_preferences() {
+            true => block.preferences(&self.config).filter_map(|(_, row)| Some(of(row.ok()?.chosen))).collect(),
+            false => block.conversations(&self.config).filter_map(|(_, row)| Some(of(row.ok()?))).collect(),
+        };
+        let n = found.iter().flatten().count();
+        Ok(found.iter().flatten().next().filter(|_| 2 * n > found.len()).cloned())
     }
 
     /// Returns the text in blocks, in order.

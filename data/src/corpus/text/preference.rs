@@ -1,6 +1,12 @@
 //! Preferences: one JSON object per line, with two answers to a prompt of which one is better.
 
+mod scores;
+#[cfg(test)]
+mod tests;
+
 use serde_json::{Map, Value};
+
+pub(crate) use self::scores::contradicted;
 
 use super::around::Found;
 use super::conversation::{Conversation, names_in, object};
@@ -122,6 +128,3 @@ fn checked(name: &str, messages: Vec<ChatMessage>) -> Result<Conversation, RowPr
         _ => Ok(conversation),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -128,8 +128,16 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
 
     // First the right key in the wrong section, then a near key of the same section, then any near key.
     let top_level = all.iter().copied().find(|known| *known == last);
-    let elsewhere = top_level.or_else(|| all.iter().copied().find(|known| known.rsplit('.').next() == Some(last)));
+    let same = || all.iter().copied().filter(|known| known.rsplit('.').next() == Some(last));
+    // What generates text does not train.
+    let elsewhere =
+        top_level.or_else(|| same().find(|known| !known.starts_with("generate."))).or_else(|| same().next());
     let siblings = || all.iter().copied().filter(|known| known.rsplit_once('.').map(|(section, _)| section) == section);
+    // `data.corpus.source` is a field rather than the number of a column.
+    let field = section.map(|section| format!("{section}.{last}_field"));
+    if let Some(meant) = field.filter(|field| all.contains(&field.as_str())) {
+        return format!("unknown key {key}; did you mean {meant}?");
+    }
     let near_sibling = || {
         let near = nearest(last, siblings().filter_map(|known| known.rsplit('.').next()))?;
         siblings().find(|known| known.rsplit('.').next() == Some(near))

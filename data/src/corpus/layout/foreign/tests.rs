@@ -4,7 +4,7 @@ use super::*;
 fn program(row: &str, is_chat: bool) -> Option<String> {
     let row: Map<String, Value> = serde_json::from_str(row).expect(row);
     match foreign(&vec![row; 3], is_chat)?.way_out {
-        WayOut::Program(_, program) => Some(program),
+        WayOut::Program(_, program) | WayOut::OfAll(_, program) => Some(program),
         WayOut::Text(text) => Some(text),
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::{Foreign, WayOut, meaning, with_messages};
+use crate::corpus::fields::words_of;
 use crate::corpus::jq::in_jq;
-use crate::corpus::text::words_of;
 
 /// Words of fields with a question in a turn.
 const QUESTIONS: [&str; 8] = ["input", "question", "user", "human", "query", "prompt", "instruction", "q"];

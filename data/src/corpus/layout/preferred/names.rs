@@ -114,7 +114,7 @@ pub(super) fn singular(word: &str) -> String {
 }
 
 /// Whether fields with this word in their name hold answers.
-pub(super) fn is_answer_word(word: &str) -> bool {
+pub(in crate::corpus::layout) fn is_answer_word(word: &str) -> bool {
     ANSWERS.contains(&word)
 }
 

@@ -4,8 +4,9 @@ use serde_json::{Map, Value};
 
 use super::names::{is_answer_word, singular};
 use super::{CHOICES, Field, Preferred, is_answer, is_conversation, prompt, row_in_jq};
+use crate::corpus::fields::words_of;
 use crate::corpus::path::value_at;
-use crate::corpus::text::{direction_of, words_of};
+use crate::corpus::text::direction_of;
 
 /// Marks that tell answers apart, in their order.
 const MARKS: [[&str; 4]; 6] = [

@@ -97,7 +97,11 @@ pub(in crate::corpus::pairs) fn with_other_headers(other: &Path) -> String {
 }
 
 /// Asks whether a first row names the columns.
-pub(super) fn ask(path: &Path, names: &[&str], numbers_are_set: bool) -> Error {
+///
+/// `texts` names the columns with texts: two of them are source and target, unless the names say more.
+pub(super) fn ask(path: &Path, names: &[&str], texts: &[&str], numbers_are_set: bool) -> Error {
+    let known = texts_of(names).iter().flatten().count() == 2;
+    let named = if known || texts.len() != 2 { names } else { texts };
     Error::corpus(
         path,
         format!(
@@ -108,7 +112,7 @@ pub(super) fn ask(path: &Path, names: &[&str], numbers_are_set: bool) -> Error {
                 true => format!("; it is not UTF-8: {}", way_of_lossy(&names.join(" "))),
                 false => String::new(),
             },
-            if_header(names, numbers_are_set)
+            if_header(named, numbers_are_set)
         ),
     )
 }

@@ -1,0 +1,78 @@
+//! Texts with names of their own as questions and answers, where the names or the number of the texts tell which is which.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::preferred::is_answer_word;
+use super::recognize::{is_name_of_someone, texts_in};
+use super::{Layout, RowReader};
+use crate::corpus::fields::words_of;
+use crate::corpus::roles::{Role, is_of};
+use crate::corpus::text::{Conversation, Rating, Task, TextFormat};
+use crate::error::{Error, Result};
+
+impl RowReader<'_> {
+    /// Takes two texts with names of their own for a question and its answer, where a language model reads them. Of several texts the
+    /// names must tell which two they are.
+    ///
+    /// # Errors
+    ///
+    /// If a conversation is wanted and the rows have several texts of which no name tells what they are.
+    pub(super) fn as_answers(
+        &self,
+        file: &Path,
+        layout: Layout,
+        (rows, order): (&[Map<String, Value>], &[String]),
+    ) -> Result<Layout> {
+        let is_chat = self.text.format == TextFormat::Chat;
+        let keeps_task = is_chat || !self.other_tasks.contains(&Task::Translation);
+        if self.task != Task::Lm || !keeps_task {
+            return Ok(layout);
+        }
+        let texts = texts_in(rows, order);
+        let pair = match layout.clone() {
+            Layout::Pairs { source, target } => Some([source, target]),
+            Layout::Labelled { text, label } if is_chat => {
+                let others = texts.iter().filter(|name| **name != label).count();
+                if others > 1 { two_of(&texts) } else { Some([text, label]) }
+            }
+            Layout::Texts { .. } if is_chat => two_of(&texts),
+            _ => return Ok(layout),
+        };
+
+        let field = |[question, answer]: &[String; 2]| format!("{question},{answer}");
+        let is_read = |pair: &[String; 2]| {
+            let is_row =
+                |row: &Map<String, Value>| Conversation::of(row, &field(pair)).is_ok() && Rating::of(row).is_none();
+            !is_of(Role::Context, &pair[1]) && !is_name_of_someone(rows, &pair[1]) && rows.iter().any(is_row)
+        };
+        if let Some([question, answer]) = pair.filter(is_read) {
+            return Ok(Layout::Answers { question, answer });
+        }
+        if !is_chat || texts.len() < 3 {
+            return Ok(layout);
+        }
+        let names = texts.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+        Err(Error::BadRows(format!(
+            "{}: its rows have texts in {names}, and their names do not say which one is the answer: name two of them with --set \
+             data.text.field=QUESTION,ANSWER, or write rows with a prompt of several texts and its completion",
+            file.display()
+        )))
+    }
+}
+
+/// Returns a question and its answer among texts: of two both, and of more those that are called so.
+fn two_of(texts: &[String]) -> Option<[String; 2]> {
+    if let [one, other] = texts {
+        return Some([one.clone(), other.clone()]);
+    }
+    let is_answer = |name: &str| is_of(Role::Answer, name) || words_of(name).iter().any(|word| is_answer_word(word));
+    let only = |fits: &dyn Fn(&str) -> bool| {
+        let mut found = texts.iter().filter(|name| fits(name));
+        found.next().filter(|_| found.next().is_none()).cloned()
+    };
+    let answer = only(&|name| is_answer(name) && !is_of(Role::Guess, name))?;
+    let question = only(&|name| is_of(Role::Question, name) && *name != answer)?;
+    Some([question, answer])
+}

@@ -1,0 +1,75 @@
+//! Messages of persons, one per row: how they become conversations in which one of the persons answers.
+
+use serde_json::{Map, Value};
+
+use super::{Foreign, WayOut};
+use crate::corpus::fields::words_of;
+use crate::corpus::jq::in_jq;
+
+/// Messages of a row, where rows do not say which conversation they belong to.
+pub(in crate::corpus::layout) const MESSAGES: usize = 8;
+/// Names of the field with the person, best first.
+const PERSONS: [&str; 9] = ["from", "sender", "author", "speaker", "user", "username", "nick", "name", "who"];
+/// Names of the field with the message, best first.
+const TEXTS: [&str; 7] = ["text", "content", "message", "body", "utterance", "msg", "value"];
+/// Words of a field that numbers conversations.
+const CONVERSATIONS: [&str; 9] =
+    ["conversation", "dialogue", "dialog", "thread", "chat", "session", "meeting", "channel", "ticket"];
+
+/// One message per row, of two persons or more.
+pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
+    let find = |names: &[&str]| {
+        let is_there = |field: &&String| rows.iter().all(|row| row.get(*field).is_none_or(Value::is_string));
+        names.iter().find_map(|name| {
+            let field = rows.first()?.keys().find(|field| field.eq_ignore_ascii_case(name)).filter(is_there)?;
+            rows.iter().any(|row| row.get(field).is_some_and(Value::is_string)).then_some(field)
+        })
+    };
+    let (person, text) = (find(&PERSONS)?, find(&TEXTS)?);
+    let names = names_of(rows.iter().filter_map(|row| row.get(person)?.as_str()))?;
+    let number = rows[0].keys().find(|field| {
+        let values: Vec<String> = rows.iter().filter_map(|row| Some(row.get(*field)?.to_string())).collect();
+        let recurs = values.iter().collect::<std::collections::HashSet<_>>().len() * 2 <= values.len();
+        words_of(field).iter().any(|word| CONVERSATIONS.contains(&word.as_str())) && recurs
+    });
+
+    let answers = &names[1];
+    let message = format!(
+        "{{role: (if {} == {} then \"assistant\" else \"user\" end), content: {}}}",
+        in_jq(person),
+        Value::from(answers.as_str()),
+        in_jq(text)
+    );
+    let is_message = format!("map(select({} | strings | . != \"\"))", in_jq(text));
+    let parts = match number {
+        Some(number) => format!("group_by({})[]", in_jq(number)),
+        None => format!("range(0; length; {MESSAGES}) as $i | .[$i:$i + {MESSAGES}]"),
+    };
+    Some(Foreign {
+        name: format!("messages of persons in \"{person}\", one per row"),
+        way_out: WayOut::OfAll(what(&names), format!("{is_message} | {parts} | {{messages: map({message})}}")),
+    })
+}
+
+/// Returns the names of persons in the order of their first messages; `None` for fewer than two, or for names that do not recur.
+pub(in crate::corpus::layout) fn names_of<'t>(all: impl Iterator<Item = &'t str>) -> Option<Vec<String>> {
+    let (mut names, mut n): (Vec<String>, usize) = (Vec::new(), 0);
+    for name in all {
+        n += 1;
+        if !names.iter().any(|other| other == name) {
+            names.push(name.to_owned());
+        }
+    }
+    (names.len() > 1 && 2 * names.len() <= n).then_some(names)
+}
+
+/// Says what to make of messages: the second person answers the first one.
+pub(in crate::corpus::layout) fn what(names: &[String]) -> String {
+    let others: Vec<&str> = names.iter().map(String::as_str).filter(|name| *name != names[1]).take(4).collect();
+    format!(
+        "to make conversations in which \"{}\" is the assistant, whose messages the model learns (write another name in its place for another \
+         one: {})",
+        names[1],
+        others.join(", ")
+    )
+}
