@@ -128,7 +128,9 @@ fn gives_the_same_bits_whatever_is_killed(rows: Rows) {
                 .for_each(|path| fs::remove_file(path).expect("there"));
         }
         let mut child = start(&place, &streamed(rows, "runs/b", steps, "cpu", &[]));
-        let life = Duration::from_micros(random.below((whole_run.as_micros() as u64 / 4).min(2_000_000)));
+        // All lives together are shorter than the run.
+        let share = whole_run.as_micros() as u64 / kills.max(4) as u64;
+        let life = Duration::from_micros(random.below(share.min(2_000_000)));
         let born = Instant::now();
         while born.elapsed() < life {
             most = most.max(taken(&place, "runs/b"));

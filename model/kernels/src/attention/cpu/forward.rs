@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::operands::{Operands, Tile, place};
 use crate::attention::ops::FlashSpec;
 use crate::attention::visible::Visible;
-use crate::host::matrix::{MatrixMut, multiply};
+use crate::host::matrix::{MatrixMut, product_into};
 use crate::host::tensor;
 use crate::host::vector::{exponentials, max, vectorized_fn};
 
@@ -48,7 +48,7 @@ fn forward_head(operands: &Operands<'_>, visible: &Visible, batch_row: usize, he
         }
 
         let mut rows = MatrixMut::new(&mut out[tile.queries.start * k..], [tile.queries.len(), k], k);
-        multiply(&mut rows, false, 1.0, tile.read(&scores), value.rows(tile.keys.clone()));
+        product_into(&mut rows, tile.read(&scores), value.rows(tile.keys.clone()));
     }
     (out, lse)
 }

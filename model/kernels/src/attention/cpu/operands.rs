@@ -7,7 +7,8 @@ use burn_flex::Flex;
 use crate::attention::ops::FlashSpec;
 use crate::attention::softcap::bound;
 use crate::attention::visible::Visible;
-use crate::host::matrix::{Matrix, MatrixMut, multiply};
+use crate::host::matrix::{Matrix, MatrixMut, product_into};
+use crate::host::vector::vectorized;
 use crate::maybe::MaybeInts;
 
 /// Queries of a tile.
@@ -82,7 +83,8 @@ impl<'a> Operands<'a> {
         let group = head * self.spec.n_kv_heads / self.spec.n_heads;
         let (query, key) = (self.query.head(batch_row, head), self.key.head(batch_row, group));
         let (query, key) = (query.rows(tile.queries.clone()), key.rows(tile.keys.clone()).transposed());
-        multiply(&mut tile.matrix(scores), false, self.spec.scale, query, key);
+        product_into(&mut tile.matrix(scores), query, key);
+        vectorized(|| scores.iter_mut().for_each(|score| *score *= self.spec.scale));
         bound(scores, self.spec.softcap);
 
         if let Some(numbers) = self.relative {

@@ -12,7 +12,7 @@ mod tile;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-pub(crate) use self::product::product;
+pub(crate) use self::product::{product, product_into};
 
 /// A matrix in a slice, row by row, or its transpose.
 #[derive(Debug, Clone, Copy)]

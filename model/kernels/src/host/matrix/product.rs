@@ -110,6 +110,19 @@ pub(crate) fn product(
     values
 }
 
+/// Writes `a b` on this thread. A number has the same bits alone and among others.
+///
+/// # Panics
+/// If the shapes do not fit, or `a` is transposed.
+pub(crate) fn product_into(into: &mut MatrixMut<'_>, a: Matrix<'_>, b: Matrix<'_>) {
+    let ([m, n], [rows, k], [depth, columns]) = (into.shape, a.shape, b.shape);
+    assert!([m, n, k] == [rows, columns, depth], "{:?} x {:?} is not {:?}", a.shape, b.shape, into.shape);
+    assert!(!a.is_transposed(), "the left operand lies row by row");
+    if m > 0 {
+        InOrder::new(a, b).write(into, [0..m, 0..n], &mut Room::default());
+    }
+}
+
 /// A part of a matrix to write.
 struct Tile<'a> {
     rows: Range<usize>,

@@ -85,6 +85,9 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
                 let part = Matrix::new(&a, [m, k], k).rows(rows.clone());
                 let found = product(part, b, |_, _, _| ());
                 assert!(found == all[rows.start * n..rows.end * n], "{rows:?} of {n} x {k}, {is_transposed}");
+                let mut on_one_thread = vec![0.0; found.len()];
+                product_into(&mut MatrixMut::new(&mut on_one_thread, [rows.len(), n], n), part, b);
+                assert!(found == on_one_thread, "{rows:?} of {n} x {k}, {is_transposed}");
             }
         }
         // Both layouts of the right operand, and of the left one.
