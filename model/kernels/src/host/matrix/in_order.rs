@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::copy;
-use super::kernel::{self, Block, Left, Sums, TERMS};
+use super::kernel::{self, Block, Sums, TERMS};
 use super::tile::{Room, blocks};
 use super::{Matrix, MatrixMut};
 
@@ -29,11 +29,11 @@ impl<'a> InOrder<'a> {
     }
 
     /// Some columns of a block of rows.
-    fn left(&self, block: &Range<usize>, ks: &Range<usize>) -> Left {
+    fn left(&self, block: &Range<usize>, ks: &Range<usize>) -> (*const f32, usize) {
         let stride = self.a.strides[0];
         let values = self.a.from(block.start, ks.start);
         assert!(values.len() >= (block.len() - 1) * stride + ks.len(), "the columns of a block");
-        Left(values.as_ptr(), stride)
+        (values.as_ptr(), stride)
     }
 
     /// Writes some rows and columns of the product.

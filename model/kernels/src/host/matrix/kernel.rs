@@ -44,21 +44,18 @@ impl Block {
     }
 }
 
-/// Rows of the left operand, by a pointer to the first number and the distance from row to row.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Left(pub(super) *const f32, pub(super) usize);
-
-/// Sums, and what is added to them.
+/// Sums, and what is added to them. Each pointer leads to the first number, and stands next to the distance from row to row.
 pub(super) struct Sums {
     /// At most as many as [`Block`] has.
     pub(super) rows: usize,
     /// Whether they have as many columns as a vector, and not as [`Block`] has.
     pub(super) is_narrow: bool,
     pub(super) k: usize,
-    pub(super) a: Left,
-    /// Rows of as many columns, at a distance.
+    /// `rows` rows of `k` numbers.
+    pub(super) a: (*const f32, usize),
+    /// `k` rows of as many columns as the sums have.
     pub(super) b: (*const f32, usize),
-    /// Likewise.
+    /// The sums.
     pub(super) c: (*mut f32, usize),
     /// Whether the sums begin at 0, and not at what is there.
     pub(super) is_first: bool,
@@ -109,7 +106,7 @@ unsafe fn add_block<S: Simd>(sums: &Sums) {
 #[expect(unsafe_code, reason = "see `add`")]
 #[inline(always)]
 unsafe fn add_rows<S: Simd, const ROWS: usize, const N: usize>(sums: &Sums) {
-    let (Left(a, right), (b, down)) = (sums.a, sums.b);
+    let ((a, right), (b, down)) = (sums.a, sums.b);
     for first in (0..sums.k.max(1)).step_by(TERMS) {
         let mut block: [[Vector<S, f32>; N]; ROWS] = [[f32::splat(0.0); N]; ROWS];
         let terms = first..(first + TERMS).min(sums.k);
@@ -188,7 +185,7 @@ mod tests {
             rows,
             is_narrow,
             k,
-            a: Left(a.as_ptr(), k),
+            a: (a.as_ptr(), k),
             b: (b.as_ptr(), columns),
             c: (c.as_mut_ptr(), columns),
             is_first: false,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::copy;
-use super::kernel::{self, Block, Left, Sums, TERMS};
+use super::kernel::{self, Block, Sums, TERMS};
 use super::tile::{Room, blocks};
 use super::{Matrix, MatrixMut};
 
@@ -44,7 +44,7 @@ impl<'a> Swapped<'a> {
         room.sums.resize(panels * n * width, 0.0);
 
         let blocks: Vec<_> = blocks(columns.clone(), STREAMS.min(self.block.rows)).collect();
-        for first in (0..k.max(1)).step_by(DEPTH) {
+        for first in (0..k).step_by(DEPTH) {
             let depth = DEPTH.min(k - first);
             let sums = blocks.iter().flat_map(|block| (0..panels).map(move |panel| (block, panel)));
             let sums = sums.map(|(block, panel)| {
@@ -56,7 +56,7 @@ impl<'a> Swapped<'a> {
                     rows: block.len(),
                     is_narrow: width < self.block.columns,
                     k: depth,
-                    a: Left(a.as_ptr(), stride),
+                    a: (a.as_ptr(), stride),
                     b: (b.as_ptr(), width),
                     c: (c.as_mut_ptr(), width),
                     is_first: first == 0,
