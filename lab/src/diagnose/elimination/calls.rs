@@ -15,6 +15,7 @@ use kiln_train::eval::Model;
 use kiln_train::train::feed::Group;
 use kiln_train::train::step::group_gradients;
 
+use super::altered::Altered;
 use super::figures::{Calls, Figures};
 use super::smaller::{Less, Smaller};
 use super::subject::Subject;
@@ -37,7 +38,10 @@ pub(super) fn run<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> 
         ));
     }
     let window = subject.window()?;
-    let smaller = |less| subject.groups(Arc::new(Smaller { inner: window.clone(), less, part: Calls::PART }));
+    let smaller = |less| {
+        let change = Smaller { less, part: Calls::PART };
+        subject.groups(Arc::new(Altered { inner: window.clone(), change }))
+    };
     let (whole, short, few) = (subject.groups(window.clone())?, smaller(Less::Length)?, smaller(Less::Rows)?);
     let n = count(subject, &whole[0])?;
     let times = in_turn(subject, [&whole, &short, &few])?;

@@ -3,6 +3,7 @@
 //! Every test begins with states and loaders of its own, warms up, syncs, repeats, and checks the values that it has timed. All take
 //! the same batches ([`Subject::window`]). The figures of all tests together name the [`bottleneck`].
 
+mod altered;
 mod bounds;
 mod calls;
 mod causes;

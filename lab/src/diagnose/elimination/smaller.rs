@@ -1,9 +1,8 @@
 //! Batches of a part of the length, or of a part of the rows.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use kiln_data::{BatchLayout, HostBatch, PairParts, Shape, TextParts};
 
-use kiln_data::{BatchLayout, BatchSource, BatchWorker, EpochPlan, HostBatch, Order, PairParts, Shape, TextParts};
+use super::altered::Change;
 
 /// What batches have less of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,51 +13,19 @@ pub(super) enum Less {
     Rows,
 }
 
-/// The batches of another source, cut to about one `part`th.
+/// Cuts batches to about one `part`th.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Smaller {
-    pub(super) inner: Arc<dyn BatchSource>,
     pub(super) less: Less,
     pub(super) part: usize,
 }
 
-impl BatchSource for Smaller {
-    fn plan(&self, order: Order) -> EpochPlan {
-        self.inner.plan(order)
-    }
-
-    fn batches_per_epoch(&self) -> u64 {
-        self.inner.batches_per_epoch()
-    }
-
-    fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
-        None
-    }
-
-    fn fingerprint(&self) -> String {
-        self.inner.fingerprint()
-    }
-
-    fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {
-        let (worker, whole) = (self.inner.clone().worker(), HostBatch::default());
-        Box::new(SmallerWorker { worker, whole, less: self.less, part: self.part })
-    }
-}
-
-struct SmallerWorker {
-    worker: Box<dyn BatchWorker>,
-    whole: HostBatch,
-    less: Less,
-    part: usize,
-}
-
-impl BatchWorker for SmallerWorker {
-    fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> kiln_data::Result<()> {
-        self.worker.fill(plan, index, &mut self.whole)?;
+impl Change for Smaller {
+    fn apply(&mut self, batch: &mut HostBatch) {
         *batch = match self.less {
-            Less::Length => shorter(&self.whole, self.part),
-            Less::Rows => self.whole.split(self.part).swap_remove(0),
+            Less::Length => shorter(batch, self.part),
+            Less::Rows => batch.split(self.part).swap_remove(0),
         };
-        Ok(())
     }
 }
 

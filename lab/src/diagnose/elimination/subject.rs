@@ -18,6 +18,7 @@ use kiln_train::metrics::SpanClock;
 use kiln_train::train::feed::{Group, GroupFeed};
 use kiln_train::train::{CapturedSteps, TrainState};
 
+use super::altered::{Altered, Change};
 use crate::diagnose::measure::{Effort, Prepared};
 
 /// A run that is diagnosed.
@@ -124,7 +125,8 @@ impl<M: Model> Subject<'_, M> {
     /// If a batch cannot be made.
     pub fn resident(&self) -> Result<Vec<Group>> {
         let vocab = self.config.model.source_vocab_size.min(self.config.model.target_vocab_size).max(1);
-        self.groups(Arc::new(Synthetic { inner: self.window()?, vocab: vocab as u32 }))
+        let change = Synthetic { vocab: vocab as u32, random: 0x9e37_79b9 };
+        self.groups(Arc::new(Altered { inner: self.window()?, change }))
     }
 
     /// Returns the groups of a window over `source`, on the device.
@@ -194,43 +196,15 @@ impl BatchWorker for WindowWorker {
     }
 }
 
-/// Batches of the same shapes and lengths with random tokens.
+/// Replaces tokens by random ones. Shapes and lengths stay.
+#[derive(Clone)]
 struct Synthetic {
-    inner: Arc<dyn BatchSource>,
-    vocab: u32,
-}
-
-impl BatchSource for Synthetic {
-    fn plan(&self, order: Order) -> EpochPlan {
-        self.inner.plan(order)
-    }
-
-    fn batches_per_epoch(&self) -> u64 {
-        self.inner.batches_per_epoch()
-    }
-
-    fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
-        None
-    }
-
-    fn fingerprint(&self) -> String {
-        self.inner.fingerprint()
-    }
-
-    fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {
-        Box::new(SyntheticWorker { worker: self.inner.clone().worker(), vocab: self.vocab, random: 0x9e37_79b9 })
-    }
-}
-
-struct SyntheticWorker {
-    worker: Box<dyn BatchWorker>,
     vocab: u32,
     random: u32,
 }
 
-impl BatchWorker for SyntheticWorker {
-    fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> kiln_data::Result<()> {
-        self.worker.fill(plan, index, batch)?;
+impl Change for Synthetic {
+    fn apply(&mut self, batch: &mut HostBatch) {
         let (source_len, target_len) = (batch.source_len, batch.target_len);
         match batch.layout {
             BatchLayout::Pairs => {
@@ -243,11 +217,10 @@ impl BatchWorker for SyntheticWorker {
                 self.shuffle(parts.input, parts.lengths, target_len);
             }
         }
-        Ok(())
     }
 }
 
-impl SyntheticWorker {
+impl Synthetic {
     /// Replaces the tokens of rows of `width` places; padding stays.
     fn shuffle(&mut self, ids: &mut [i32], lengths: &[i32], width: usize) {
         // The first ids are special tokens.
