@@ -3,6 +3,7 @@
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Int, Tensor};
+use kiln_kernels::int8::{Int8, Int8Weights};
 use kiln_kernels::{DropoutStream, Projection, row_argmax};
 
 use crate::batch::TextBatch;
@@ -11,6 +12,7 @@ use crate::config::{Architecture, TransformerConfig};
 use crate::decoder::{Decoder, DecoderLayer};
 use crate::embedding::TokenEmbedding;
 use crate::init::{Init, Role};
+use crate::int8::int8_weights;
 use crate::kv_cache::DecoderCache;
 use crate::learned_prompt::LearnedPrompt;
 use crate::linear::Linear;
@@ -228,6 +230,15 @@ impl DecoderOnly {
     /// - result: `[M, V]`
     pub fn project(&self, hidden: Tensor<2>) -> Tensor<2> {
         self.projection().logits(hidden)
+    }
+
+    /// Rounds the weights of all products to int8, for searches on the CPU: see [`Int8Weights::install`].
+    ///
+    /// # Panics
+    /// If the model does not lie on the CPU.
+    pub fn int8_weights(&self, kind: Int8) -> Int8Weights {
+        let projection = self.classifier.is_none().then(|| self.projection());
+        int8_weights(self, projection.as_ref(), kind)
     }
 
     fn projection(&self) -> Projection {

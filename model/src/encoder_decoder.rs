@@ -2,6 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Int, Tensor};
+use kiln_kernels::int8::{Int8, Int8Weights};
 use kiln_kernels::{DropoutStream, Projection};
 
 use crate::batch::PairBatch;
@@ -10,6 +11,7 @@ use crate::decoder::Decoder;
 use crate::embedding::TokenEmbedding;
 use crate::encoder::Encoder;
 use crate::init::{Init, Role};
+use crate::int8::int8_weights;
 use crate::kv_cache::{DecoderCache, Memory};
 use crate::linear::Linear;
 use crate::loss::{EvalSums, LossSums, RowSums, TokenLoss};
@@ -117,6 +119,14 @@ impl EncoderDecoder {
     /// - result: `[B * T, V]`; rows of padded positions have no meaning
     pub fn logits(&self, batch: &PairBatch, stream: Option<&DropoutStream>) -> Tensor<2> {
         self.project(self.read(batch, stream))
+    }
+
+    /// Rounds the weights of all products to int8, for searches on the CPU: see [`Int8Weights::install`].
+    ///
+    /// # Panics
+    /// If the model does not lie on the CPU.
+    pub fn int8_weights(&self, kind: Int8) -> Int8Weights {
+        int8_weights(self, Some(&self.projection()), kind)
     }
 
     fn read(&self, batch: &PairBatch, stream: Option<&DropoutStream>) -> Tensor<2> {

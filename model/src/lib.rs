@@ -58,7 +58,7 @@
 //! | 1 | `rows` lengths, documents, positions · `places` of keys and values · `init` first weights · `lora` merged adapters · `loss` · `prompts` checked prompts |
 //! | 2 | `batch` · `kv_cache` keys and values of earlier positions · `linear` · `norm` · `relative` positions · `learned_prompt` |
 //! | 3 | `classifier` classes of rows and tokens · `attention` · `feed_forward` · `position` · `mlm` masking · `stack` layers, with what they keep for backward |
-//! | 4 | `embedding` · `encoder` · `decoder` · `hiding` of what is only read · `flops` cost |
+//! | 4 | `embedding` · `encoder` · `decoder` · `hiding` of what is only read · `flops` cost · `int8` weights for searches on the CPU |
 //! | 5 | `encoder_decoder` · `decoder_only` · `encoder_only` |
 //! | 6 | `preference` which of two answers is better |
 //! | 7 | `transformer` any of the three |
@@ -81,6 +81,7 @@ mod fp8;
 pub mod hf;
 pub mod hiding;
 mod init;
+mod int8;
 mod kv_cache;
 mod learned_prompt;
 mod linear;

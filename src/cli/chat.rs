@@ -182,7 +182,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let config = args.generate.apply(&run.config.generate)?;
     let config = GenerateConfig { max_new_tokens: args.max_new_tokens.unwrap_or(config.max_new_tokens), ..config };
     let config = checked(ending_at_turns(config, &template, &encoder)?)?;
-    let conversation = Conversation::new(TextGenerator::new(&model, tokenizer, config)?);
+    let conversation = Conversation::new(TextGenerator::new(&model, tokenizer, config)?.in_int8(args.generate.int8)?);
 
     let mut chat = Chat { conversation, template, encoder, messages: Vec::new(), n_answers: 0 };
     chat.reset(args.system.as_deref());

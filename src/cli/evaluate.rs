@@ -102,9 +102,15 @@ fn evaluate<M: Model>(args: &Args, device: DeviceChoice, ranks: &Ranks, init: &I
         set_packing(&mut run, packing)?;
     }
     let reads = traits_of(run.config.task).reads;
-    if reads == Reads::Text && (args.hypotheses.is_some() || !args.generate.is_empty()) {
+    let scores_losses_alone = match reads {
+        Reads::Text => Some("this run reads text"),
+        Reads::Pairs => init.is_own().then_some("a model of a program's own gets its losses"),
+    };
+    if let Some(why) = scores_losses_alone
+        && (args.hypotheses.is_some() || !args.generate.is_empty())
+    {
         let what = if args.hypotheses.is_some() { "--hypotheses" } else { "an option that says how to generate" };
-        return Err(Usage(format!("{what} applies to translations only, and this run reads text: leave it out")).into());
+        return Err(Usage(format!("{what} applies to translations only, and {why}: leave it out")).into());
     }
 
     let generate = match reads {
@@ -117,7 +123,7 @@ fn evaluate<M: Model>(args: &Args, device: DeviceChoice, ranks: &Ranks, init: &I
         }
     };
     by_name.iter().for_each(|line| note(&format!("note: {line}")));
-    let scoring = Scoring { run: &run, generate, device: &device, ranks };
+    let scoring = Scoring { run: &run, generate, int8: args.generate.int8, device: &device, ranks };
     let scores = match init.is_own() {
         true => scoring.score_own(init, &args.data, &mut { note })?,
         false => scoring.score(&args.data, &mut { note })?,

@@ -110,9 +110,10 @@ fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
 
     match cause.downcast_ref::<GenerateError>()? {
-        GenerateError::TooFewBeams { .. } | GenerateError::UnknownStopToken(_) | GenerateError::UnknownBadWord(_) => {
-            Some(USAGE)
-        }
+        GenerateError::TooFewBeams { .. }
+        | GenerateError::UnknownStopToken(_)
+        | GenerateError::UnknownBadWord(_)
+        | GenerateError::Int8OnGpu => Some(USAGE),
         GenerateError::TooLong { .. }
         | GenerateError::PrefixTooLong { .. }
         | GenerateError::PromptTooLong { .. }

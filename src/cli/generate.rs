@@ -137,7 +137,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     let (model, tokenizer) = run.language_model(run.dtype_on(&device)?, &device)?;
     check_prompts(&args.prompt, &tokenizer)?;
-    let generator = TextGenerator::new(&model, tokenizer, config)?;
+    let generator = TextGenerator::new(&model, tokenizer, config)?.in_int8(args.generate.int8)?;
 
     let mut output = results();
 

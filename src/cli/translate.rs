@@ -109,7 +109,8 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     }
     compare_use(ranks, &run, &config, "the lines of rank 0")?;
     let (model, tokenizers) = run.translation(run.dtype_on(&device)?, &device)?;
-    let translator = Translator::new(&model, tokenizers.clone(), config)?.reading_prefixes(args.target_prefix);
+    let translator = Translator::new(&model, tokenizers.clone(), config)?.in_int8(args.generate.int8)?;
+    let translator = translator.reading_prefixes(args.target_prefix);
     let form =
         Form { json: args.json, reads_prefixes: args.target_prefix, translator: &translator, tokenizers: &tokenizers };
     let work = Work { n_best: args.n_best, scores_tokens: args.token_scores, form, ranks };

@@ -3,12 +3,15 @@
 //! Weights are random, ids go in and ids come out, and no target ends before its limit: a search takes as long as its tokens.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::SpecialIds;
+use kiln_kernels::Settings;
+use kiln_kernels::int8::Int8;
 use kiln_model::{Prompts, TransformerConfig};
 use kiln_train::config::GenerateConfig;
 use kiln_train::device::is_cpu;
@@ -29,6 +32,7 @@ pub struct Decoding {
     pub model: &'static str,
     /// What is decoded.
     pub task: Task,
+    int8: Option<Int8>,
     config: TransformerConfig,
 }
 
@@ -96,11 +100,13 @@ impl Decoding {
         let translate = |beams| Self {
             model: "transformer-base",
             task: Task::Translate { lines, beams, target: 32 },
+            int8: None,
             config: base.clone(),
         };
         let continued = |model, config: &TransformerConfig, rows| Self {
             model,
             task: Task::Continue { rows, prompt: 128, new },
+            int8: None,
             config: config.clone(),
         };
 
@@ -114,6 +120,12 @@ impl Decoding {
         all
     }
 
+    /// Returns the same search in int8, for a CPU.
+    #[must_use]
+    pub fn in_int8(&self, kind: Int8) -> Self {
+        Self { int8: Some(kind), ..self.clone() }
+    }
+
     /// Runs the search once to compile its kernels, then `repeats` times.
     ///
     /// # Errors
@@ -122,6 +134,8 @@ impl Decoding {
         match self.task {
             Task::Translate { lines, beams, target } => {
                 let model = self.config.init_encoder_decoder(1, dtype, device).valid();
+                let _installed = self.int8.map(|kind| Arc::new(model.int8_weights(kind)).install());
+                let _independent = Settings { independent_rows: true, ..Settings::current() }.install();
                 let rows = sources(lines, self.config.source_vocab_size, target);
                 let config = GenerateConfig { beam_size: beams, ..GenerateConfig::default() };
                 let config =
@@ -146,6 +160,7 @@ impl Decoding {
             }
             Task::Continue { rows, prompt, new } => {
                 let model = self.config.init_decoder_only(1, dtype, device).valid();
+                let _installed = self.int8.map(|kind| Arc::new(model.int8_weights(kind)).install());
                 let ids: Vec<Vec<u32>> = (0..rows)
                     .map(|row| (0..prompt).map(|i| token(row, i, self.config.vocab_size())).collect())
                     .collect();
@@ -224,6 +239,11 @@ mod tests {
             let found = decoding.measure(FloatDType::F32, &device, 1).expect("a CPU");
             assert!(found.tokens_per_sec > 0.0 && found.time > Duration::ZERO, "{decoding:?}: {found:?}");
             let is_text = matches!(task, Task::Continue { .. });
+            for int8 in [Int8::Weights, Int8::Both] {
+                assert!(
+                    decoding.in_int8(int8).measure(FloatDType::F32, &device, 1).expect("a CPU").tokens_per_sec > 0.0
+                );
+            }
             assert_eq!(found.least_bytes.is_some_and(|bytes| bytes > 1000.0), is_text, "{found:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! Fused operators for training Transformers, as functions over Burn tensors.
 //!
-//! The root holds the operators and their arguments. Seven modules hold the rest: [`optim`] (AdamW over all parameters
-//! at once), [`collective`] (tensors of several GPUs), [`capture`] (CUDA graphs), [`compilation`] (the cache of
+//! The root holds the operators and their arguments. Eight modules hold the rest: [`optim`] (AdamW over all parameters
+//! at once), [`collective`] (tensors of several GPUs), [`int8`] (weights for searches on the CPU), [`capture`] (CUDA graphs), [`compilation`] (the cache of
 //! compiled kernels), [`calls`] (a record of what was called), [`laps`] (times on the device's clock) and [`ranges`] (names for NVIDIA's
 //! tools). [`Settings`] chooses, per thread, between kernels and references.
 //!
@@ -17,7 +17,7 @@
 //! |---|---|
 //! | 0 | `fp8` numbers of eight bits · `kernel_set` kernels for GPUs of several generations · `device_queue` the queue of a GPU · `ranges` |
 //! | 1 | `calls` · `laps` · `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `maybe` · `retained` |
-//! | 2 | `readback` reading without waiting · `capture` · `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `step_attention` attention of decoding · `swiglu` · `optim` |
+//! | 2 | `readback` reading without waiting · `capture` · `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `step_attention` attention of decoding · `swiglu` · `optim` · `int8` weights for searches on the CPU |
 //! | 3 | `activation` · `random` · `collective` |
 //! | 4 | `reduce` sums of columns |
 //! | 5 | `linear` |
@@ -52,6 +52,7 @@ mod fp8;
 mod gpu;
 mod head_norm;
 mod host;
+pub mod int8;
 mod kernel_set;
 mod labelled;
 pub mod laps;

@@ -16,7 +16,12 @@ use crate::kernel_set::F32Products;
 
 thread_local! {
     static CURRENT: Cell<Settings> = const {
-        Cell::new(Settings { reference_operators: false, f32_products: F32Products::F32, fp8_products: false })
+        Cell::new(Settings {
+            reference_operators: false,
+            f32_products: F32Products::F32,
+            fp8_products: false,
+            independent_rows: false,
+        })
     };
 }
 
@@ -59,6 +64,9 @@ pub struct Settings {
     /// [`linear_cross_entropy`](crate::linear_cross_entropy) stays as it is, and so do products of fewer than 16 tokens, or of
     /// widths that are not multiples of 16.
     pub fp8_products: bool,
+    /// A product gives each of its rows the same bits, however many others there are. On a GPU the number of rows then chooses neither
+    /// another kernel nor how a sum is split, which a few rows would gain from. On the CPU products of up to 1,024 rows do so anyway.
+    pub independent_rows: bool,
 }
 
 impl Settings {
@@ -128,8 +136,12 @@ pub(crate) fn runs_plain(device: &Device) -> bool {
 mod tests {
     use super::*;
 
-    const REFERENCE: Settings =
-        Settings { reference_operators: true, f32_products: F32Products::F32, fp8_products: false };
+    const REFERENCE: Settings = Settings {
+        reference_operators: true,
+        f32_products: F32Products::F32,
+        fp8_products: false,
+        independent_rows: false,
+    };
 
     #[test]
     fn guards_nest_and_restore() {

@@ -1,9 +1,10 @@
 //! `kiln bench decode`: searches, and the same ones by CTranslate2 and `transformers`.
 
 use anyhow::Result;
+use kiln_kernels::int8::Int8;
 use kiln_lab::diagnose::decoding::Decoding;
 use kiln_metrics::logging::print::stdout_line;
-use kiln_train::device::device_name;
+use kiln_train::device::{device_name, is_cpu};
 
 use super::Bench;
 
@@ -26,6 +27,12 @@ pub(super) fn run(bench: &Bench) -> Result<()> {
             found.tokens_per_sec
         );
         rates.push(found.tokens_per_sec);
+        if is_cpu(&bench.device) {
+            for (int8, name) in [(Int8::Weights, "kiln, weights in int8"), (Int8::Both, "kiln, int8")] {
+                let found = decoding.in_int8(int8).measure(bench.dtype, &bench.device, bench.effort.repeats)?;
+                stdout_line!("  {name:<30} {:>9.3} s {:>10.0} tok/s", found.time.as_secs_f64(), found.tokens_per_sec);
+            }
+        }
         bench.device.memory_cleanup();
     }
 

@@ -42,6 +42,7 @@ impl Conversation {
     ) -> Result<Continuation, GenerateError> {
         let Self { generator, cache, .. } = self;
         let row = generator.row(ids, turn as usize + 1)?;
+        let _precision = generator.precision();
         let (prompt, model) = (generator.prompts(&[&row])?, &generator.model);
         let same = self.ids.iter().zip(&row.ids).take_while(|(before, now)| before == now).count();
         // The logits after the last token are computed in any case.

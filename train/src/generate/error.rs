@@ -75,6 +75,9 @@ pub enum GenerateError {
          tokens of a word"
     )]
     UnknownBadWord(String),
+    /// Int8 on a GPU.
+    #[error("int8 is for searches on the CPU: leave --int8 out, or add --device cpu")]
+    Int8OnGpu,
     /// More results than beams.
     #[error(
         "{n_best} results per line need at least as many beams, but generate.beam_size is {beam_size}: raise it to {n_best}"

@@ -34,7 +34,10 @@ pub use text::{Continuation, EndedBy, TextGenerator};
 pub use token_scores::TokenScore;
 pub use translator::{Hypothesis, Translator};
 
+use std::sync::Arc;
+
 use burn::tensor::Device;
+use kiln_kernels::int8::{Int8, Int8Weights};
 
 use crate::device::is_cpu;
 
@@ -42,6 +45,18 @@ use crate::device::is_cpu;
 /// expensive on a GPU.
 pub fn steps_per_sync(device: &Device) -> usize {
     if is_cpu(device) { 1 } else { 8 }
+}
+
+/// Rounds weights for searches in int8, if they are wanted.
+fn int8_weights(
+    kind: Option<Int8>,
+    device: &Device,
+    round: impl FnOnce(Int8) -> Int8Weights,
+) -> Result<Option<Arc<Int8Weights>>, GenerateError> {
+    match kind {
+        Some(_) if !is_cpu(device) => Err(GenerateError::Int8OnGpu),
+        kind => Ok(kind.map(|kind| Arc::new(round(kind)))),
+    }
 }
 
 #[cfg(test)]

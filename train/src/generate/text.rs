@@ -1,10 +1,12 @@
 //! Continues prompts: in batches of similar length, or one prompt whose text is streamed.
 
 use std::io;
+use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
 use kiln_data::{DecodeStream, TextTokenizer};
+use kiln_kernels::int8::{Int8, Int8Guard, Int8Weights};
 use kiln_model::{DecoderOnly, Prompts};
 
 use super::batching;
@@ -14,7 +16,7 @@ use super::greedy::greedy_with;
 use super::sample::{SampledRow, Sampling, sample};
 use super::sequences::{Begun, Sequences, Texts, TokenRules};
 use super::stop::StopWatch;
-use super::{GenerateError, beam_search, steps_per_sync};
+use super::{GenerateError, beam_search, int8_weights, steps_per_sync};
 use crate::config::GenerateConfig;
 
 /// The continuation of a prompt.
@@ -58,6 +60,7 @@ pub struct TextGenerator {
     pub(super) config: GenerateConfig,
     rules: TokenRules,
     device: Device,
+    int8: Option<Arc<Int8Weights>>,
 }
 
 /// Bits of a random stream's number that hold the row; the others hold the sample.
@@ -88,7 +91,16 @@ impl TextGenerator {
             rules.end_at(id);
         }
         let device = model.devices().into_iter().next().expect("a model has parameters").inner();
-        Ok(Self { model: model.valid(), tokenizer, config, rules, device })
+        Ok(Self { model: model.valid(), tokenizer, config, rules, device, int8: None })
+    }
+
+    /// Lets searches multiply in int8, on the CPU only.
+    ///
+    /// # Errors
+    /// If the model lies on a GPU.
+    pub fn in_int8(self, kind: Option<Int8>) -> Result<Self, GenerateError> {
+        let int8 = int8_weights(kind, &self.device, |kind| self.model.int8_weights(kind))?;
+        Ok(Self { int8, ..self })
     }
 
     /// Returns the tokenizer of the model.
@@ -192,8 +204,14 @@ impl TextGenerator {
         write: &mut dyn FnMut(usize, &str) -> Result<(), GenerateError>,
     ) -> Result<Vec<Continuation>, GenerateError> {
         let (lengths, limits) = rows.iter().map(|row| (row.ids.len(), row.limit)).unzip();
+        let _precision = self.precision();
         let begun = Texts::begin(&self.model, &self.prompts(rows)?, lengths, limits);
         Ok(self.write_texts(begun, rows, streams, write)?.into_iter().map(|(found, _)| found).collect())
+    }
+
+    /// Lets the products of this thread take the weights in int8 while the guard lives, if they are wanted.
+    pub(super) fn precision(&self) -> Option<Int8Guard> {
+        self.int8.clone().map(Int8Weights::install)
     }
 
     /// Copies prompts to the device.

@@ -3,10 +3,13 @@
 //! A line may say how its translation begins. The log-probabilities of the tokens come from [`super::token_scores`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
 use kiln_data::{PairTokenizers, Rank};
+use kiln_kernels::int8::{Int8, Int8Guard, Int8Weights};
+use kiln_kernels::{Settings, SettingsGuard};
 use kiln_model::EncoderDecoder;
 
 use super::batching::{self, SourceBatch, SourceRow};
@@ -15,7 +18,7 @@ use super::error::Interruption;
 use super::sample::{SampledRow, Sampling, sample};
 use super::sequences::{Begun, Targets, TokenRules};
 use super::token_scores::{TokenScore, score};
-use super::{GenerateError, beam_search, greedy, steps_per_sync};
+use super::{GenerateError, beam_search, greedy, int8_weights, steps_per_sync};
 use crate::config::GenerateConfig;
 
 /// One translation of a line.
@@ -40,6 +43,7 @@ pub struct Translator {
     device: Device,
     /// Whether a tab in a line divides the source from the beginning of its translation.
     reads_prefixes: bool,
+    int8: Option<Arc<Int8Weights>>,
 }
 
 /// A line to translate.
@@ -80,7 +84,7 @@ impl Translator {
         let device = model.devices().into_iter().next().expect("a model has parameters").inner();
         let batch_tokens = batching::size_for_pairs(&config, shape, &device);
         let config = GenerateConfig { batch_tokens, ..config };
-        Ok(Self { model: model.valid(), tokenizers, config, device, reads_prefixes: false })
+        Ok(Self { model: model.valid(), tokenizers, config, device, reads_prefixes: false, int8: None })
     }
 
     /// Lets a line have the words that its translation begins with, behind a tab. They count as tokens of the translation, and
@@ -88,6 +92,15 @@ impl Translator {
     #[must_use]
     pub fn reading_prefixes(self, reads_prefixes: bool) -> Self {
         Self { reads_prefixes, ..self }
+    }
+
+    /// Lets searches multiply in int8, on the CPU only.
+    ///
+    /// # Errors
+    /// If the model lies on a GPU.
+    pub fn in_int8(self, kind: Option<Int8>) -> Result<Self, GenerateError> {
+        let int8 = int8_weights(kind, &self.device, |kind| self.model.int8_weights(kind))?;
+        Ok(Self { int8, ..self })
     }
 
     /// Returns how many lines to pass in one call: enough to fill a batch with lines of similar length, and few enough that the
@@ -183,12 +196,19 @@ impl Translator {
     ) -> Result<Vec<Vec<TokenScore>>, GenerateError> {
         let lines: Vec<&str> = lines.iter().map(|line| self.parts(line.as_ref()).0).collect();
         let sources = self.tokenizers.encode_sources(&lines)?;
+        let _arithmetic = self.arithmetic();
         score(&self.model, &self.tokenizers, &self.device, &self.rules()?.never, &sources, translations)
     }
 
     /// Returns the source of a line, and what its translation begins with.
     pub fn parts<'l>(&self, line: &'l str) -> (&'l str, &'l str) {
         line.split_once('\t').filter(|_| self.reads_prefixes).unwrap_or((line, ""))
+    }
+
+    /// Lets the products of this thread give a line the same translation in any batch while the guards live, in int8 if that is wanted.
+    fn arithmetic(&self) -> (SettingsGuard, Option<Int8Guard>) {
+        let settings = Settings { independent_rows: true, ..Settings::current() };
+        (settings.install(), self.int8.clone().map(Int8Weights::install))
     }
 
     fn rules(&self) -> Result<TokenRules, GenerateError> {
@@ -254,6 +274,7 @@ impl Translator {
         let (rules, special, first) = (self.rules()?, self.tokenizers.special(), self.tokenizers.before_target());
         let limit = self.model.config().max_positions;
         let batches = self.plan(&rows);
+        let _arithmetic = self.arithmetic();
 
         let mut results: Vec<Option<Found<T>>> = lines.iter().map(|_| None).collect();
         for batch in batches.into_iter().skip(share.rank).step_by(share.world_size) {

@@ -17,6 +17,8 @@ use kiln_ranks::{Phase, Ranks};
 use super::error::RunError;
 use super::ranks::compare_use;
 use super::trained_model::TrainedModel;
+use kiln_kernels::int8::Int8;
+
 use crate::config::GenerateConfig;
 use crate::config::task::{Reads, traits_of};
 use crate::dataset::labelled::valid_rows;
@@ -53,6 +55,8 @@ pub struct Scoring<'a> {
     pub run: &'a TrainedModel,
     /// How pairs are translated.
     pub generate: GenerateConfig,
+    /// Whether pairs are translated in int8. Losses are those of f32.
+    pub int8: Option<Int8>,
     /// Where the model computes.
     pub device: &'a Device,
     /// The processes that share the text. Each gets all scores, the same to the last digit as one process alone.
@@ -99,7 +103,7 @@ impl Scoring<'_> {
         }
         note(&format!("scoring {} on {} pairs", run.path.display(), examples.len()));
 
-        let translator = Translator::new(&model, tokenizers.clone(), self.generate.clone())?;
+        let translator = Translator::new(&model, tokenizers.clone(), self.generate.clone())?.in_int8(self.int8)?;
         let loss = self.loss(&Transformer::EncoderDecoder(model), &tokenizers, &examples, note)?;
         ranks.enter(Phase::Translate);
         let translation = evaluate(&translator, &examples, ranks)?;
@@ -192,7 +196,7 @@ impl Scoring<'_> {
         files: &[PathBuf],
         note: &mut dyn FnMut(&str),
     ) -> Result<Scores> {
-        let Self { run, ref generate, device, ranks } = self;
+        let Self { run, ref generate, device, ranks, .. } = self;
         check_rows(&run.config, files, &[])?;
         let scratch = Scratch::new()?;
         let source = self.source(&scratch, files, note)?;
@@ -270,7 +274,7 @@ impl Scoring<'_> {
         if files.is_empty() && self.run.config.is_built_in_task() {
             self.check_trained()?;
         }
-        let Self { run, generate, device, ranks } = self;
+        let Self { run, generate, device, ranks, .. } = self;
         let scratch = Scratch::new()?;
         let Some(source) = valid_rows(&run.config, files, &scratch.0, &run.vocabulary, note)? else {
             return Err(RunError::NoValidationText("labelled rows").into());
@@ -298,7 +302,7 @@ impl Scoring<'_> {
         source: Arc<dyn BatchSource>,
         masking: Option<&Masking>,
     ) -> Result<ValidationLoss> {
-        let Self { run, generate, device, ranks } = self;
+        let Self { run, generate, device, ranks, .. } = self;
         compare_use(ranks, run, generate, &source.fingerprint())?;
         let batches = OnePass::for_rank(source, &run.config.loader, ranks.part())?;
         validation_loss(model, batches, run.config.train.label_smoothing, masking, device, ranks)

@@ -241,7 +241,7 @@ impl Run {
     pub fn evaluate(&self) -> Result<Scores> {
         let model = self.trained()?.with_split_rows();
         let (generate, device) = (model.config.generate.clone(), self.device()?);
-        let scoring = Scoring { run: &model, generate, device: &device, ranks: &Ranks::alone() };
+        let scoring = Scoring { run: &model, generate, int8: None, device: &device, ranks: &Ranks::alone() };
         scoring.score(&[], &mut |line| self.note(line))
     }
 

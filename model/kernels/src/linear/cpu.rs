@@ -15,11 +15,12 @@ use crate::dropout::Mask;
 use crate::host::matrix::{self, Matrix};
 use crate::host::vector::add;
 use crate::host::{tensor, view};
+use crate::int8;
 use crate::maybe::Maybe;
 use crate::reduce;
 
 /// Returns the product in the dtype of `a`. `finish` changes it before it is rounded, see [`matrix::product`]. Operands in FP8 are
-/// rounded to it, and multiplied in f32.
+/// rounded to it, and multiplied in f32. A weight that is installed in int8 is taken so.
 fn finished(
     a: &FlexTensor,
     b: &FlexTensor,
@@ -30,7 +31,14 @@ fn finished(
     layout.check(&shapes[0], &shapes[1]);
     let (m, n, k) = layout.sizes(&shapes[0], &shapes[1]);
 
-    let (dtype, mut values) = (a.dtype(), [view(a), view(b)]);
+    let dtype = a.dtype();
+    let weights = int8::installed().filter(|_| layout != Layout::TN);
+    if let Some(weight) = weights.as_ref().and_then(|weights| weights.find(b, layout == Layout::NT)) {
+        let x = view(a);
+        return tensor(matrix::int8_product(Matrix::new(&x, [m, k], k), weight, finish), [m, n], dtype);
+    }
+
+    let mut values = [view(a), view(b)];
     if let Some(formats) = kind.fp8((m, n, k)) {
         for (values, format) in values.iter_mut().zip(formats) {
             *values = Cow::Owned(format.rounded(values));

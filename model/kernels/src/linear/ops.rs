@@ -77,6 +77,8 @@ pub(crate) struct ProductKind {
     pub(crate) f32_products: F32Products,
     /// The formats of the operands of a product in FP8, where it fits, see [`Self::fp8`].
     pub(crate) formats: Option<[Fp8; 2]>,
+    /// Whether a row has the same bits however many others there are, see [`Settings::independent_rows`].
+    pub(crate) independent_rows: bool,
 }
 
 /// Fewest rows of tokens for FP8. Products of fewer rows wait for the weights.
@@ -87,8 +89,8 @@ const FP8_WIDTH: usize = 16;
 impl ProductKind {
     /// Returns a product as the calling thread's settings want it.
     pub(crate) fn new(layout: Layout) -> Self {
-        let formats = Settings::current().fp8_products.then_some([Fp8::E4M3; 2]);
-        Self { layout, f32_products: F32Products::current(), formats }
+        let Settings { f32_products, fp8_products, independent_rows, .. } = Settings::current();
+        Self { layout, f32_products, formats: fp8_products.then_some([Fp8::E4M3; 2]), independent_rows }
     }
 
     /// Returns the same product without FP8.

@@ -1,8 +1,9 @@
-//! Products in which a vector takes columns of the right operand, which lies row by row, or is copied so.
+//! Products in which a vector takes columns of the right operand, which lies row by row, or is copied so: from columns, or from int8.
 
 use std::ops::Range;
 
 use super::copy;
+use super::int8::Int8Matrix;
 use super::kernel::{self, Block, Sums, TERMS};
 use super::tile::{Room, blocks};
 use super::{Matrix, MatrixMut};
@@ -16,16 +17,45 @@ const DEPTH: usize = 4 * TERMS;
 /// The operands.
 pub(super) struct InOrder<'a> {
     a: Matrix<'a>,
-    b: Matrix<'a>,
+    b: Right<'a>,
     block: Block,
     /// Whether the right operand is copied.
     is_copied: bool,
 }
 
+/// A right operand.
+enum Right<'a> {
+    Plain(Matrix<'a>),
+    Int8(&'a Int8Matrix),
+}
+
+impl Right<'_> {
+    /// Copies some rows of some columns, see [`copy::panel`].
+    fn copy(&self, [rows, columns]: [Range<usize>; 2], width: usize, into: &mut [f32]) {
+        match self {
+            Self::Plain(b) => copy::panel(*b, [rows, columns], width, into),
+            Self::Int8(b) => b.unrounded(rows, columns.start, into),
+        }
+    }
+}
+
 impl<'a> InOrder<'a> {
     pub(super) fn new(a: Matrix<'a>, b: Matrix<'a>) -> Self {
         let [rows, k] = a.shape;
-        Self { a, b, block: Block::of_this_machine(), is_copied: rows > FEW || k == 0 || b.is_transposed() }
+        let is_copied = rows > FEW || k == 0 || b.is_transposed();
+        Self { a, b: Right::Plain(b), block: Block::of_this_machine(), is_copied }
+    }
+
+    pub(super) fn of_int8(a: Matrix<'a>, b: &'a Int8Matrix) -> Self {
+        Self { a, b: Right::Int8(b), block: Block::of_this_machine(), is_copied: true }
+    }
+
+    /// The rows of some columns of a right operand that is not copied, and the distance from one to the next.
+    fn right(&self, row: usize, column: usize) -> (&'a [f32], usize) {
+        match self.b {
+            Right::Plain(b) => (b.from(row, column), b.strides[0]),
+            Right::Int8(_) => unreachable!("int8 is copied"),
+        }
     }
 
     /// Some columns of a block of rows.
@@ -38,7 +68,7 @@ impl<'a> InOrder<'a> {
 
     /// Writes some rows and columns of the product.
     pub(super) fn write(&self, into: &mut MatrixMut<'_>, [rows, columns]: [Range<usize>; 2], room: &mut Room) {
-        let (width, [k, _], [_, n]) = (self.block.columns, self.b.shape, into.shape);
+        let (width, [_, k], [_, n]) = (self.block.columns, self.a.shape, into.shape);
         let (panels, whole) = (n.div_ceil(width), n / width);
         let blocks: Vec<_> = blocks(rows.clone(), self.block.rows).collect();
         // The last panel can reach beyond the columns: its sums lie apart.
@@ -52,7 +82,7 @@ impl<'a> InOrder<'a> {
             room.copied.resize((columns.end - from).div_ceil(width) * size, 0.0);
             for (panel, into) in room.copied.chunks_mut(size.max(1)).enumerate() {
                 let start = from + panel * width;
-                copy::panel(self.b, [ks.clone(), start..columns.end.min(start + width)], width, into);
+                self.b.copy([ks.clone(), start..columns.end.min(start + width)], width, into);
             }
 
             let sums = (0..panels).flat_map(|panel| blocks.iter().map(move |block| (panel, block)));
@@ -63,7 +93,7 @@ impl<'a> InOrder<'a> {
                 } else if panel == whole {
                     (&room.copied[..], width)
                 } else {
-                    (self.b.from(first, columns.start + panel * width), self.b.strides[0])
+                    self.right(first, columns.start + panel * width)
                 };
                 assert!(ks.is_empty() || b.0.len() >= (ks.len() - 1) * b.1 + width, "the rows of a panel");
                 let c = if panel == whole {

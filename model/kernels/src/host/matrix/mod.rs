@@ -4,6 +4,7 @@
 
 mod copy;
 mod in_order;
+mod int8;
 mod kernel;
 mod product;
 mod swapped;
@@ -12,7 +13,9 @@ mod tile;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-pub(crate) use self::product::{product, product_into};
+pub use self::int8::Int8;
+pub(crate) use self::int8::Int8Matrix;
+pub(crate) use self::product::{int8_product, product, product_into};
 
 /// A matrix in a slice, row by row, or its transpose.
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +92,16 @@ impl<'a> MatrixMut<'a> {
     /// A pointer to a number of the matrix.
     fn at(&mut self, row: usize, column: usize) -> *mut f32 {
         self.first.wrapping_add(row * self.stride + column)
+    }
+
+    /// Some numbers of a row, which must have been written.
+    fn row(&mut self, row: usize, columns: Range<usize>) -> &mut [f32] {
+        assert!(row < self.shape[0] && columns.end <= self.shape[1], "{row}, {columns:?} of {:?}", self.shape);
+        #[expect(unsafe_code, reason = "rows of a tile lie apart")]
+        // SAFETY: the numbers lie within the matrix, which is borrowed.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.at(row, columns.start), columns.len())
+        }
     }
 
     /// Returns the rows, each of which must have been written.

@@ -9,6 +9,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::in_order::InOrder;
+use super::int8::{Int8, Int8Matrix, Rounded};
 use super::swapped::Swapped;
 use super::tile::{HEIGHT, Room};
 use super::{Matrix, MatrixMut, multiply};
@@ -35,6 +36,8 @@ const TILES: usize = 32;
 enum Way<'a> {
     InOrder(InOrder<'a>),
     Swapped(Swapped<'a>),
+    /// In int8.
+    Rounded(Rounded<'a>),
     /// By `gemm`.
     Library(Matrix<'a>, Matrix<'a>),
 }
@@ -65,6 +68,7 @@ impl<'a> Way<'a> {
         match self {
             Self::InOrder(way) => way.write(into, place, room),
             Self::Swapped(way) => way.write(into, place, room),
+            Self::Rounded(way) => way.write(into, place),
             Self::Library(a, b) => {
                 let ([rows, columns], [_, k]) = (place, a.shape);
                 multiply(into, false, 1.0, a.part([rows, 0..k]), b.part([0..k, columns]));
@@ -90,7 +94,30 @@ pub(crate) fn product(
     let copy = (is_by_library && b.is_transposed() && m > SMALLEST_TILE[0]).then(|| b.copied());
     let b = copy.as_deref().map_or(b, |copy| Matrix::new(copy, b.shape, n));
 
-    let way = if is_by_library { Way::Library(a, b) } else { Way::new(a, b) };
+    in_tiles(&if is_by_library { Way::Library(a, b) } else { Way::new(a, b) }, [m, n], finish)
+}
+
+/// Returns `a b` for weights in int8, as [`product`]. A number has the same bits alone and among others.
+///
+/// # Panics
+/// If the shapes do not fit, or `a` is transposed.
+pub(crate) fn int8_product(
+    a: Matrix<'_>,
+    b: &Int8Matrix,
+    finish: impl Fn(usize, Range<usize>, &mut [f32]) + Sync,
+) -> Vec<f32> {
+    let ([m, k], [depth, n]) = (a.shape, b.shape());
+    assert_eq!(k, depth, "{:?} x {:?}", a.shape, b.shape());
+    assert!(!a.is_transposed(), "the left operand lies row by row");
+    let way = match b.kind() {
+        Int8::Weights => Way::InOrder(InOrder::of_int8(a, b)),
+        Int8::Both => Way::Rounded(Rounded::new(a, b)),
+    };
+    in_tiles(&way, [m, n], finish)
+}
+
+/// Returns the product, written in tiles by all threads.
+fn in_tiles(way: &Way<'_>, [m, n]: [usize; 2], finish: impl Fn(usize, Range<usize>, &mut [f32]) + Sync) -> Vec<f32> {
     let mut values = Vec::<f32>::with_capacity(m * n);
     let whole = MatrixMut { first: values.as_mut_ptr(), shape: [m, n], stride: n, values: PhantomData };
     let tiles = whole.tiles(way.tile([m, n]));

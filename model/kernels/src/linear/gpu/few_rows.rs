@@ -202,6 +202,7 @@ pub(super) fn takes(
     let is_small = (1..=MAX_ROWS).contains(&m) && matches!(a.dtype, DType::BF16 | DType::F16) && has_kernel(a);
     let keeps_input = matches!(epilogue, EpilogueArguments::Activation { input: Some(_), .. });
     is_small
+        && !kind.independent_rows
         && !keeps_input
         && match kind.layout {
             Layout::NN => n > 0 && k > 0 && n.is_multiple_of(8) && k.is_multiple_of(8),

@@ -1,6 +1,7 @@
 mod epilogues;
 mod f32;
 mod fp8;
+mod independent_rows;
 mod times;
 
 use burn::backend::Dispatch;

@@ -116,7 +116,7 @@ impl Plan {
         };
         let on_hopper = match arithmetic {
             Arithmetic::Sixteen | Arithmetic::Eight(_) => true,
-            Arithmetic::Tf32 => tf32_pays(kind.layout, (m, n, k)),
+            Arithmetic::Tf32 => !kind.independent_rows && tf32_pays(kind.layout, (m, n, k)),
             Arithmetic::F32 => false,
         };
         let set = if on_hopper { set } else { KernelSet::Ampere };
@@ -134,6 +134,7 @@ impl Plan {
         };
         let split_k = match arithmetic {
             Arithmetic::Eight(_) => None,
+            _ if kind.independent_rows => None,
             _ => SplitK::plan(tiles(wide_tile), k.div_ceil(arithmetic.line()), multiprocessors),
         };
 
