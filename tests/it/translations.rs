@@ -114,3 +114,52 @@ fn a_translation_begins_as_it_should() {
     let refused = ["translate", "runs/a", "--device", "cpu", "--target-prefix"];
     place.run_with_input(&refused, &long).refused(3, &["line 1: its translation begins with", "behind the tab"]);
 }
+
+/// Int8 on the CPU: nearly the same translations, whatever the batch, and what it is not for is refused.
+#[test]
+fn searches_multiply_in_int8() {
+    let place = Workplace::new();
+    place.train(&["--run", "runs/a", "--set", "train.steps=300", "--set", "optim.lr=5e-3"]).ok();
+    let lines: String = (0..40).map(|i| format!("{}\n", 17 + i * 2_311)).collect();
+    let plain = translate(&place, &["--greedy", "--json", "--token-scores"], &lines);
+    for part in ["--int8", "--int8=both", "--int8=weights"] {
+        let found = translate(&place, &["--greedy", "--json", "--token-scores", part], &lines);
+        let small = translate(&place, &["--greedy", "--json", "--token-scores", part, "--batch-tokens", "64"], &lines);
+        assert_eq!(found, small, "{part}: in other batches");
+        let (found, plain) = (objects(&found), objects(&plain));
+        let same = found.iter().zip(&plain).filter(|(a, b)| a["translation"] == b["translation"]).count();
+        assert!(same >= 30, "{part}: {same} of 40 translations are equal");
+        let sum = |of: &Value| scores(of).iter().map(|(_, log_prob)| log_prob).sum::<f64>();
+        let distances: Vec<f64> = found.iter().zip(&plain).map(|(a, b)| (sum(a) - sum(b)).abs()).collect();
+        assert!(distances.iter().any(|distance| *distance > 0.0), "{part} rounds nothing");
+    }
+    assert_eq!(translate(&place, &["--int8"], &lines), translate(&place, &["--int8=both"], &lines));
+    let beams = translate(&place, &["--int8", "--beam", "3", "--n-best", "2"], &lines);
+    assert_eq!(beams.len(), 80);
+
+    let scores = place.run(&["evaluate", "runs/a", "--device", "cpu", "--json", "--int8"]).ok();
+    let scores: Value = serde_json::from_str(&scores.stdout).expect("JSON");
+    assert!(scores["chrf"].as_f64().is_some_and(|chrf| chrf > 50.0), "{scores}");
+    place.run(&["translate", "runs/a", "--int8=4"]).refused(2, &["--int8", "weights"]);
+}
+
+#[test]
+fn texts_are_continued_in_int8() {
+    let place = Workplace::new();
+    let text: String = (0..400).map(|i| format!("Line {} follows line {}.\n", i % 20 + 1, i % 20)).collect();
+    std::fs::write(place.path("text.txt"), text).expect("a file");
+    let options = ["--task", "lm", "--run", "runs/lm", "--set", "data.train=text.txt", "--set", "train.steps=80"];
+    place.train(&options).ok();
+    let written = |options: &[&str]| {
+        let all = [&["generate", "runs/lm", "--device", "cpu", "--greedy", "--prompt", "Line 7"], options].concat();
+        place.run(&all).ok().stdout
+    };
+    let plain = written(&[]);
+    for part in ["--int8", "--int8=weights"] {
+        let found = written(&[part]);
+        let same = found.chars().zip(plain.chars()).take_while(|(a, b)| a == b).count();
+        assert!(same >= 12, "{part}: {found:?}, and in f32 {plain:?}");
+    }
+    let message = "applies to translations only";
+    place.run(&["evaluate", "runs/lm", "--device", "cpu", "--int8"]).refused(2, &[message]);
+}

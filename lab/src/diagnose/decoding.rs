@@ -239,6 +239,7 @@ mod tests {
             let found = decoding.measure(FloatDType::F32, &device, 1).expect("a CPU");
             assert!(found.tokens_per_sec > 0.0 && found.time > Duration::ZERO, "{decoding:?}: {found:?}");
             let is_text = matches!(task, Task::Continue { .. });
+
             for int8 in [Int8::Weights, Int8::Both] {
                 assert!(
                     decoding.in_int8(int8).measure(FloatDType::F32, &device, 1).expect("a CPU").tokens_per_sec > 0.0

@@ -1,8 +1,8 @@
 //! Log-probabilities of the tokens of translations that are there already.
 
-use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Device, Int, Tensor};
 use kiln_data::{PairTokenizers, SpecialIds};
+use kiln_kernels::{CrossEntropyConfig, cross_entropy};
 use kiln_model::{EncoderDecoder, PairBatch};
 
 use super::GenerateError;
@@ -73,8 +73,9 @@ fn log_probs(
     let (batch, target_len) = pairs(special, sources, labels, &allowed.device());
     let ids = batch.labels.clone();
     let logits = model.logits(&batch, None).cast(DType::F32) + allowed.clone();
-    let [n, _] = logits.dims();
-    let chosen = log_softmax(logits, 1).gather(1, ids.reshape([n, 1])).reshape([n]);
+    // Sums of a row in a fixed order: the backend's own softmax chooses its order by the number of rows.
+    let all = CrossEntropyConfig { label_smoothing: 0.0, ignore_index: -1 };
+    let chosen = cross_entropy(logits, ids, &all).nll_of_rows() * -1.0 + 0.0;
     let values = waiting(|| chosen.try_into_vec_as::<f32>())?;
     Ok(values.chunks(target_len).map(<[f32]>::to_vec).collect())
 }

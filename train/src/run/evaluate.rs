@@ -55,7 +55,7 @@ pub struct Scoring<'a> {
     pub run: &'a TrainedModel,
     /// How pairs are translated.
     pub generate: GenerateConfig,
-    /// Whether pairs are translated in int8. Losses are those of f32.
+    /// What is rounded to int8 when pairs are translated. Losses are computed without it.
     pub int8: Option<Int8>,
     /// Where the model computes.
     pub device: &'a Device,

@@ -12,6 +12,8 @@ use crate::calls;
 use crate::gpu::memory::{empty_like, vector_width};
 
 const UNITS: u32 = 128;
+/// Rows up to which each head has threads of its own: few rows would not fill a GPU (`benches/results/2026-11-29-int8.md`).
+const FEW_ROWS: usize = 64;
 
 /// What [`rotate`] is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,12 +21,21 @@ struct RotaryConfig {
     /// Vectors of half a head.
     vectors: u32,
     n_rotated_heads: u32,
+    /// Heads that a thread rotates: all, or one where there are few rows.
+    heads_of_thread: u32,
     /// Vectors of a row.
     row_vectors: u32,
 }
 
+impl RotaryConfig {
+    /// Threads that share the heads of a row.
+    fn threads_of_pair(self) -> u32 {
+        self.n_rotated_heads.checked_div(self.heads_of_thread).unwrap_or(1)
+    }
+}
+
 /// Rotates queries and keys by the angles of their positions. A thread rotates one vector of pairs in all heads of a
-/// row. The threads of a row take turns to copy the columns after the rotated heads.
+/// row, or in one of them. The threads of a row take turns to copy the columns after the rotated heads.
 #[cube(launch_unchecked)]
 fn rotate<F: Float, N: Size>(
     x: &[Vector<F, N>],
@@ -37,9 +48,11 @@ fn rotate<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let unit = ABSOLUTE_POS as u32;
-    let RotaryConfig { vectors, n_rotated_heads, row_vectors } = comptime![config];
+    let RotaryConfig { vectors, n_rotated_heads, heads_of_thread, row_vectors } = comptime![config];
+    let parts = comptime![config.threads_of_pair()];
     if unit < total {
-        let row = unit / vectors;
+        let row = unit / comptime![vectors * parts];
+        let part = unit / vectors % parts;
         let within = unit % vectors;
         let start = row * row_vectors;
 
@@ -55,18 +68,19 @@ fn rotate<F: Float, N: Size>(
         }
 
         #[unroll]
-        for head in 0..n_rotated_heads {
-            let at = (start + comptime![head * 2 * vectors] + within) as usize;
+        for head in 0..heads_of_thread {
+            let first = part * comptime![heads_of_thread * 2 * vectors];
+            let at = (start + first + comptime![head * 2 * vectors] + within) as usize;
             let a = Vector::<f32, N>::cast_from(x[at]);
             let b = Vector::<f32, N>::cast_from(x[at + comptime![vectors as usize]]);
             y[at] = Vector::cast_from(a * cos - b * sin);
             y[at + comptime![vectors as usize]] = Vector::cast_from(b * cos + a * sin);
         }
 
-        let mut at = comptime![2 * vectors * n_rotated_heads] + within;
+        let mut at = comptime![2 * vectors * n_rotated_heads] + part * vectors + within;
         while at < row_vectors {
             y[(start + at) as usize] = x[(start + at) as usize];
-            at += vectors;
+            at += comptime![vectors * parts];
         }
     }
 }
@@ -80,13 +94,15 @@ impl RotaryOps for CubeBackend {
         let y = empty_like(&x);
         // A vector lies within half a head and within a row.
         let width = vector_width(half, x.dtype).min(vector_width(columns, x.dtype));
-        let total = (rows * half / width) as u32;
         let dtype = dtype_to_storage_type(x.dtype);
+        let n_rotated_heads = spec.n_rotated_heads as u32;
         let config = RotaryConfig {
             vectors: (half / width) as u32,
-            n_rotated_heads: spec.n_rotated_heads as u32,
+            n_rotated_heads,
+            heads_of_thread: if rows <= FEW_ROWS { n_rotated_heads.min(1) } else { n_rotated_heads },
             row_vectors: (columns / width) as u32,
         };
+        let total = (rows * half / width) as u32 * config.threads_of_pair();
         debug_assert_eq!(positions.dtype, DType::I32);
 
         // SAFETY: threads beyond the last row do nothing; the table of frequencies has one for each pair of a head.

@@ -1,7 +1,7 @@
 //! Attention of a step on CubeCL devices: a warp per row and head, whose lanes divide the features.
 //!
-//! A step reads each key and value once, so that memory is the bound: no tensor cores. Four positions are in flight. Where there are
-//! few rows with many positions, a block of 16 warps divides the positions of one head, and adds up the parts in their order.
+//! A step reads each key and value once, so that memory is the bound: no tensor cores. Some positions are in flight. Where there
+//! are few rows with many positions, a block of 16 warps divides the positions of one head, and adds up the parts in their order.
 
 use std::f32::consts::LOG2_E;
 
@@ -20,8 +20,8 @@ const THREADS: u32 = 128;
 const LANES: u32 = 32;
 /// Warps that divide the positions of a head, where they do.
 const PARTS: u32 = 16;
-/// Positions that are read together.
-const IN_FLIGHT: u32 = 4;
+/// Positions that a warp reads together, alone and as one of [`PARTS`] (`benches/results/2026-11-29-int8.md`).
+const IN_FLIGHT: [u32; 2] = [4, 8];
 /// Below every score, and finite, so that differences of it are not NaN.
 const LOWEST: f32 = -1e30;
 
@@ -33,6 +33,8 @@ struct Sizes {
     per_position: bool,
     /// Warps per head.
     parts: u32,
+    /// Positions that a warp reads together.
+    in_flight: u32,
 }
 
 /// What differs from call to call.
@@ -115,12 +117,12 @@ fn step_kernel<F: Float, N: Size>(
         let mut top = LOWEST.runtime();
         let mut total = 0.0f32;
         let mut sum = Vector::<f32, N>::zeroed();
-        let mut first = if comptime![sizes.parts > 1] { warp * IN_FLIGHT } else { 0u32.runtime() };
+        let mut first = if comptime![sizes.parts > 1] { warp * comptime![sizes.in_flight] } else { 0u32.runtime() };
         while first < length {
-            let mut scores = Array::<f32>::new(comptime![IN_FLIGHT as usize]);
-            let mut values = Array::<Vector<f32, N>>::new(comptime![IN_FLIGHT as usize]);
+            let mut scores = Array::<f32>::new(comptime![sizes.in_flight as usize]);
+            let mut values = Array::<Vector<f32, N>>::new(comptime![sizes.in_flight as usize]);
             #[unroll]
-            for i in 0..IN_FLIGHT {
+            for i in 0..comptime![sizes.in_flight] {
                 // Beyond the last position, that position is read again and has no weight.
                 let position = min(first + i, length - 1);
                 let index = if comptime![sizes.per_position] { row * call.capacity + position } else { row };
@@ -137,7 +139,7 @@ fn step_kernel<F: Float, N: Size>(
 
             let mut highest = top;
             #[unroll]
-            for i in 0..IN_FLIGHT {
+            for i in 0..comptime![sizes.in_flight] {
                 let score = plane_sum(scores[comptime![i as usize]]) * call.scale;
                 let seen = select(first + i < length, score, LOWEST);
                 scores[comptime![i as usize]] = seen;
@@ -147,13 +149,13 @@ fn step_kernel<F: Float, N: Size>(
             total *= factor;
             sum *= Vector::new(factor);
             #[unroll]
-            for i in 0..IN_FLIGHT {
+            for i in 0..comptime![sizes.in_flight] {
                 let weight = exp2_approx(scores[comptime![i as usize]] - highest);
                 total += weight;
                 sum += values[comptime![i as usize]] * Vector::new(weight);
             }
             top = highest;
-            first += comptime![IN_FLIGHT * sizes.parts];
+            first += comptime![sizes.in_flight * sizes.parts];
         }
 
         let place = (at * LANES + lane) as usize;
@@ -183,8 +185,8 @@ impl StepAttentionOps for CubeBackend {
 
         let n = (rows * n_heads) as u32;
         let out = empty(&query, [rows, n_heads * head_dim], dtype);
-        let parts = if divided { PARTS } else { 1 };
-        let sizes = Sizes { heads: n_heads as u32, kv_heads: n_kv_heads as u32, per_position, parts };
+        let (parts, in_flight) = if divided { (PARTS, IN_FLIGHT[1]) } else { (1, IN_FLIGHT[0]) };
+        let sizes = Sizes { heads: n_heads as u32, kv_heads: n_kv_heads as u32, per_position, parts, in_flight };
         let (blocks, threads) = if divided { (n, PARTS * LANES) } else { (n.div_ceil(THREADS / LANES), THREADS) };
 
         // SAFETY: a warp or a block for each row and head, which reads below the row's length; warps beyond do nothing.
@@ -224,7 +226,8 @@ pub(super) mod tests {
             let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
             let kernel = |per_position, parts| {
                 let (launch, properties, target) = settings(if parts > 1 { PARTS * LANES } else { THREADS });
-                let sizes = Sizes { heads: 8, kv_heads: 8, per_position, parts };
+                let sizes =
+                    Sizes { heads: 8, kv_heads: 8, per_position, parts, in_flight: IN_FLIGHT[usize::from(parts > 1)] };
                 step_kernel::StepKernel::new(
                     launch,
                     properties,

@@ -20,8 +20,9 @@ const MANY: usize = 1024;
 /// Terms of a sum up to which a copy of a transposed right operand takes less time than exchanging the operands
 /// (`benches/results/2026-11-29-cpu-products.md`).
 const SHORT: usize = 128;
-/// Columns of a tile, the most first.
-const WIDTHS: [usize; 3] = [256, 128, 64];
+/// The largest tile, rows and columns, and the smallest.
+const TALLEST: [usize; 2] = [HEIGHT, 256];
+const SHORTEST: [usize; 2] = [64, 64];
 /// Tiles that each thread should have, so that none waits long for another.
 const TILES_PER_THREAD: usize = 2;
 
@@ -59,8 +60,11 @@ impl<'a> Way<'a> {
             return [height, width];
         }
         let wanted = TILES_PER_THREAD * rayon::current_num_threads();
-        let has_enough = |width: &usize| m.div_ceil(HEIGHT) * n.div_ceil(*width) >= wanted;
-        [HEIGHT, WIDTHS.into_iter().find(has_enough).unwrap_or(WIDTHS[2])]
+        let [mut height, mut width] = TALLEST;
+        while m.div_ceil(height) * n.div_ceil(width) < wanted && [height, width] != SHORTEST {
+            if width > SHORTEST[1] { width /= 2 } else { height /= 2 }
+        }
+        [height, width]
     }
 
     /// Writes some rows and columns of the product.

@@ -21,12 +21,8 @@ use crate::gpu::memory::{addressable, aligned, row_pitch};
 
 /// Most rows of a result.
 const MAX_ROWS: usize = 8;
-const THREADS: u32 = 256;
-const WARPS: u32 = THREADS / 32;
 /// Vectors of a block's columns.
 const OCTS: u32 = 4;
-/// Threads that divide the rows of weights.
-const DEPTH: u32 = THREADS / OCTS;
 /// Rows of weights that a thread reads at once, as many as a vector of `a` has numbers.
 const OCT: u32 = 8;
 /// Rows of `[N, K]` weights per warp.
@@ -37,10 +33,18 @@ type Oct<E> = Vector<E, Const<8>>;
 /// What is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FewRows {
+    /// Of a block.
+    threads: u32,
     rows: u32,
     bias: bool,
     residual: bool,
     activation: Option<Activation>,
+}
+
+impl FewRows {
+    fn warps(self) -> u32 {
+        self.threads / 32
+    }
 }
 
 /// Sizes in vectors of eight. The rows of a matrix begin every `pitch` vectors.
@@ -93,11 +97,11 @@ fn few_rows_nn<E: Float>(
                 sums[comptime![row as usize]] += weight * Oct::<f32>::new(x.extract(comptime![i as usize]));
             }
         }
-        first += comptime![DEPTH * OCT];
+        first += comptime![cfg.threads / OCTS * OCT];
     }
 
     // The lanes of a warp that have the same columns, then the warps.
-    let mut parts = Shared::<[Oct<f32>]>::new_slice(comptime![(WARPS * cfg.rows * OCTS) as usize]);
+    let mut parts = Shared::<[Oct<f32>]>::new_slice(comptime![(cfg.warps() * cfg.rows * OCTS) as usize]);
     let warp = UNIT_POS / 32;
     #[unroll]
     for row in 0..cfg.rows {
@@ -120,7 +124,7 @@ fn few_rows_nn<E: Float>(
     if row < cfg.rows && column < sizes.n {
         let mut result = Oct::<f32>::zeroed();
         #[unroll]
-        for warp in 0..WARPS {
+        for warp in 0..comptime![cfg.warps()] {
             result += parts[((warp * cfg.rows + row) * OCTS + oct) as usize];
         }
         if comptime![cfg.bias] {
@@ -147,7 +151,7 @@ fn few_rows_nt<E: Float>(
     #[define(E)] _dtype: ElemType,
 ) {
     let lane = UNIT_POS_PLANE;
-    let first = (CUBE_POS as u32 * WARPS + UNIT_POS / 32) * PER_WARP;
+    let first = (CUBE_POS as u32 * comptime![cfg.warps()] + UNIT_POS / 32) * PER_WARP;
     let octs = sizes.k / 8;
     let mut sums = Array::<f32>::new(comptime![(PER_WARP * cfg.rows) as usize]);
     #[unroll]
@@ -191,6 +195,12 @@ fn few_rows_nt<E: Float>(
     }
 }
 
+/// Returns the threads of a block. Where the columns make few blocks, each reads more rows at once
+/// (`benches/results/2026-11-29-int8.md`). The order of sums follows, so that it depends on the weights alone.
+fn threads(layout: Layout, n: usize) -> u32 {
+    if layout == Layout::NN && n <= 4096 { 512 } else { 256 }
+}
+
 /// Whether this kernel computes a product: of a few rows of 16-bit numbers, whose columns come in vectors.
 pub(super) fn takes(
     a: &CubeTensor,
@@ -231,13 +241,14 @@ pub(super) fn launch(
     };
     let _call = record_product(&a, &b, kind, residual.as_ref().map_or(0.0, calls::bytes));
     let (a, b, bias) = (addressable(a), addressable(b), bias.map(|bias| aligned(into_contiguous(bias))));
-    let cfg = FewRows { rows: m as u32, bias: bias.is_some(), residual: residual.is_some(), activation };
+    let threads = threads(kind.layout, n);
+    let cfg = FewRows { threads, rows: m as u32, bias: bias.is_some(), residual: residual.is_some(), activation };
     let octs = |matrix: &CubeTensor| (row_pitch(matrix) / 8) as u32;
     let sizes = |n: usize| {
         let residual_pitch = residual.as_ref().map_or(0, octs);
         SizesLaunch::new(n as u32, k as u32, octs(&a), octs(&b), residual_pitch, octs(&out))
     };
-    let (client, dim, dtype) = (out.client.clone(), CubeDim::new_1d(THREADS), dtype_to_storage_type(out.dtype));
+    let (client, dim, dtype) = (out.client.clone(), CubeDim::new_1d(threads), dtype_to_storage_type(out.dtype));
 
     // SAFETY: threads read and write within the rows and columns of the matrices, whose rows begin at multiples of 16 bytes. A kernel
     // argument needs some tensor: `b` takes the place of a bias or residual that this kernel does not touch.
@@ -260,7 +271,7 @@ pub(super) fn launch(
         } else {
             few_rows_nt::launch_unchecked(
                 &client,
-                CubeCount::Static((n as u32).div_ceil(WARPS * PER_WARP), 1, 1),
+                CubeCount::Static((n as u32).div_ceil(cfg.warps() * PER_WARP), 1, 1),
                 dim,
                 a.clone().into_buffer_arg(),
                 b.clone().into_buffer_arg(),
@@ -283,11 +294,11 @@ pub(super) mod tests {
         let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
         let sizes =
             || SizesCompilationArg { n: (), k: (), a_pitch: (), b_pitch: (), residual_pitch: (), out_pitch: () };
-        let cfg = FewRows { rows: 8, bias: true, residual: true, activation: Some(Activation::GeluTanh) };
-        let (launch, properties, target) = settings(THREADS);
+        let cfg = FewRows { threads: 512, rows: 8, bias: true, residual: true, activation: Some(Activation::GeluTanh) };
+        let (launch, properties, target) = settings(512);
         let nn = few_rows_nn::FewRowsNn::new(launch, properties, target, b(), b(), b(), b(), b(), sizes(), cfg, dtype);
-        let cfg = FewRows { rows: 8, bias: false, residual: false, activation: None };
-        let (launch, properties, target) = settings(THREADS);
+        let cfg = FewRows { threads: 256, rows: 8, bias: false, residual: false, activation: None };
+        let (launch, properties, target) = settings(256);
         let nt = few_rows_nt::FewRowsNt::new(launch, properties, target, b(), b(), b(), sizes(), cfg, dtype);
         vec![Compiled::new("linear/few-rows-nn/bf16", nn), Compiled::new("linear/few-rows-nt/bf16", nt)]
     }

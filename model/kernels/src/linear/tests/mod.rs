@@ -1,3 +1,5 @@
+#[cfg(feature = "cuda")]
+mod decoding_times;
 mod epilogues;
 mod f32;
 mod fp8;

@@ -32,7 +32,7 @@ impl Instructions {
         Self::all().into_iter().next().expect("loops at least")
     }
 
-    /// Those of this machine, the fastest first.
+    /// All that this machine has, the fastest first.
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]

@@ -29,6 +29,7 @@ fn products_are_those_of_rounded_operands() {
         let columns: Vec<Vec<f64>> =
             (0..n).map(|j| rounded(&b.iter().skip(j).step_by(n).copied().collect::<Vec<_>>())).collect();
         let transposed: Vec<f32> = (0..n).flat_map(|j| b.iter().skip(j).step_by(n).copied()).collect();
+
         for kind in [Int8::Weights, Int8::Both] {
             for b in [Matrix::new(&b, [k, n], n), Matrix::new(&transposed, [n, k], k).transposed()] {
                 let weights = Int8Matrix::new(b, kind);
