@@ -123,13 +123,17 @@ impl KeyValueBuffer {
         self.buffer.clone().expect("positions are written before they are read")
     }
 
-    /// Moves positions so that each of `n` rows has its own, with room for more. `written` says where they lie, see
-    /// `Places::make_room`.
+    /// Moves positions so that each of `n` rows has its own, with room for more, in which any numbers stand. `written` says where they
+    /// lie, see `Places::make_room`.
     pub(crate) fn gather(&mut self, written: &Tensor<1, Int>, n: usize) {
         if let Some(buffer) = self.buffer.take() {
             let ([rows, capacity, width], [all]) = (buffer.dims(), written.dims());
-            let own = buffer.reshape([rows * capacity, width]).select(0, written.clone());
-            self.buffer = Some(Self::extended_to(own.reshape([n, all / n, width]), Self::capacity_of(all / n + 1)));
+            let (len, wanted) = (all / n, Self::capacity_of(all / n + 1));
+            let written = written.clone().reshape([n, len]);
+            let room = Tensor::<2, Int>::zeros([n, wanted - len], (&written.device(), written.dtype()));
+            let places = Tensor::cat(vec![written, room], 1).reshape([n * wanted]);
+            let own = buffer.reshape([rows * capacity, width]).select(0, places);
+            self.buffer = Some(own.reshape([n, wanted, width]));
         }
     }
 
