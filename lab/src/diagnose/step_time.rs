@@ -64,10 +64,10 @@ pub fn measure<M: Model>(
     let state = workload.state(init, dtype, device)?.join(ranks, &workload.config, None)?;
     // As in a long run, but a shape is recorded early.
     let mut stepper = Stepper::new(state, batches, Capture::On);
-    let Warmth { first_loss: first, elapsed: warm_up, .. } = stepper.warm_up(|_, _| ())?;
+    let Warmth { elapsed: warm_up, .. } = stepper.warm_up(|_, _| ())?;
     ranks.share("beginning to measure", ())?;
-    let StepPace { step: time, spread, enqueue, last_loss: last } = stepper.pace(effort)?;
-    ensure!(last < first, "the loss went from {first:.3} to {last:.3}: the steps that were timed did not train");
+    let StepPace { step: time, spread, enqueue, losses: [last, first] } = stepper.pace(effort)?;
+    ensure!(last < first, "the loss of a batch went from {first:.3} to {last:.3}: the steps that were timed did not train");
 
     let peak = kiln_train::device::peak_flops_per_sec(device, dtype);
     let reserved_bytes = kiln_train::device::reserved_bytes(device);

@@ -21,13 +21,13 @@ pub(crate) struct Stepper<M: Model = Transformer> {
     captured: CapturedSteps<M>,
     device: Device,
     n_steps: usize,
+    /// The mean loss of the first step on each batch.
+    first_losses: Vec<f64>,
 }
 
 /// How a model became warm.
 #[derive(Debug)]
 pub(crate) struct Warmth {
-    /// The mean loss of the first step.
-    pub(crate) first_loss: f64,
     /// The time until kernels were compiled and chosen, and a step was recorded.
     pub(crate) elapsed: Duration,
     /// Why the kernels were compiled one after another, if they were.
@@ -43,8 +43,8 @@ pub(crate) struct StepPace {
     pub(crate) spread: [Duration; 2],
     /// Host time of a step: the median over single steps that begin with an empty queue.
     pub(crate) enqueue: Duration,
-    /// The mean loss of the last step.
-    pub(crate) last_loss: f64,
+    /// The mean losses of the last step, and of the first one on the same batch.
+    pub(crate) losses: [f64; 2],
 }
 
 impl<M: Model> Stepper<M> {
@@ -52,18 +52,24 @@ impl<M: Model> Stepper<M> {
     /// possible.
     pub(crate) fn new(state: TrainState<M>, batches: Vec<Batch>, capture: Capture) -> Self {
         let device = state.device.clone();
-        Self { captured: CapturedSteps::new(capture, &device), state, batches, device, n_steps: 0 }
+        let first_losses = vec![0.0; batches.len()];
+        Self { captured: CapturedSteps::new(capture, &device), state, batches, device, n_steps: 0, first_losses }
     }
 
     /// Takes one step over the next `n_batches` micro-batches.
     pub(crate) fn step(&mut self, n_batches: usize) -> Measures {
         self.n_steps += 1;
-        let first = self.n_steps % self.batches.len();
+        let first = self.last_batch();
         if n_batches == 1 {
             return self.captured.step(&mut self.state, std::slice::from_ref(&self.batches[first]));
         }
         let group: Vec<Batch> = self.batches.iter().cycle().skip(first).take(n_batches).cloned().collect();
         self.captured.step(&mut self.state, &group)
+    }
+
+    /// The batch of the last step.
+    fn last_batch(&self) -> usize {
+        self.n_steps % self.batches.len()
     }
 
     /// Steps that were taken.
@@ -80,14 +86,18 @@ impl<M: Model> Stepper<M> {
         let started = Instant::now();
         // Without it, the first steps compile their kernels themselves.
         let one_by_one = compile_step(&self.state, &self.batches[0], show).err();
-        let first_loss = mean_loss(self.step(1))?;
+        for _ in 0..self.batches.len() {
+            let loss = mean_loss(self.step(1))?;
+            let batch = self.last_batch();
+            self.first_losses[batch] = loss;
+        }
         // A shape is recorded the fourth time.
         let device = self.device.clone();
-        Round::of(&device, 2 * self.batches.len() + 3, |_| {
+        Round::of(&device, self.batches.len() + 4, |_| {
             self.step(1);
             Ok(())
         })?;
-        Ok(Warmth { first_loss, elapsed: started.elapsed(), one_by_one })
+        Ok(Warmth { elapsed: started.elapsed(), one_by_one })
     }
 
     /// Times steps: many in a row, and single ones that begin with an empty queue.
@@ -107,7 +117,7 @@ impl<M: Model> Stepper<M> {
             step: Duration::from_secs_f64(many.device.median()),
             spread: many.device.spread().map(Duration::from_secs_f64),
             enqueue: Duration::from_secs_f64(single.host.median()),
-            last_loss: mean_loss(last.context("no step was taken")?)?,
+            losses: [mean_loss(last.context("no step was taken")?)?, self.first_losses[self.last_batch()]],
         })
     }
 
