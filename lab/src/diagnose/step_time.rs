@@ -67,7 +67,10 @@ pub fn measure<M: Model>(
     let Warmth { elapsed: warm_up, .. } = stepper.warm_up(|_, _| ())?;
     ranks.share("beginning to measure", ())?;
     let StepPace { step: time, spread, enqueue, losses: [last, first] } = stepper.pace(effort)?;
-    ensure!(last < first, "the loss of a batch went from {first:.3} to {last:.3}: the steps that were timed did not train");
+    ensure!(
+        last < first,
+        "the loss of a batch went from {first:.3} to {last:.3}: the steps that were timed did not train"
+    );
 
     let peak = kiln_train::device::peak_flops_per_sec(device, dtype);
     let reserved_bytes = kiln_train::device::reserved_bytes(device);
