@@ -43,6 +43,7 @@ mod perfetto;
 mod planted_faults;
 mod preferences;
 mod profile;
+mod profiled_runs;
 mod prompt_tuning;
 mod readme;
 mod recipes;

@@ -23,9 +23,11 @@ mod machine;
 mod mix;
 mod paths;
 pub mod presets;
+mod profile_at;
 mod prompt;
 mod reference;
 mod resolve;
+mod schedule;
 mod set_keys;
 mod spelling;
 mod suggest;
@@ -43,8 +45,8 @@ pub use best_metric::BestMetric;
 pub use builder::ConfigBuilder;
 pub use cache_limit::{DiskSize, RemovedSwitch};
 pub use choices::{LostReplicas, NonFinite, OptimizerChoice};
-pub(crate) use device::computed_again;
 pub use device::{Capture, Checkpointing, F32Products, Fp8Layers, Kernels, Precision};
+pub(crate) use device::computed_again;
 pub use generate::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 pub use kiln_data::Task;
 #[doc(hidden)]
@@ -54,9 +56,11 @@ pub use loss_scale::LossScaleConfig;
 pub use machine::Machine;
 pub use mix::{MixEntry, MixWeight};
 pub use presets::Preset;
+pub use profile_at::ProfileSteps;
 pub use resolve::{Base, Chosen, ConfigError, Resolved, Sources, load, resolve};
 #[doc(hidden)]
 pub use resolve::{meant_by, named_task};
+pub use schedule::{DecayEnd, Schedule};
 
 /// Everything that decides what a run does. Two runs with equal configurations and equal data give equal weights on the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -157,39 +161,6 @@ pub struct OptimConfig {
     pub outer_momentum: f64,
 }
 
-/// Learning-rate schedules; each a pure function of the optimizer step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Schedule {
-    /// `lr` after warm-up.
-    Constant,
-    /// Half a cosine from `lr` to `lr * min_lr_ratio` at `decay_end`.
-    Cosine,
-    /// A straight line from `lr` to `lr * min_lr_ratio` at `decay_end`.
-    Linear,
-    /// Vaswani et al. 2017, section 5.3.
-    Noam,
-    /// Constant, then linear decay over the last `decay_fraction` of the steps.
-    WarmupStableDecay,
-}
-
-/// The step at which a decaying schedule (cosine, linear, warmup_stable_decay) reaches its final rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DecayEnd {
-    /// One step after the last, as in PyTorch's recipes: the last step still moves the weights.
-    AfterLastStep,
-    /// The last step, which therefore has the final rate. Runs of versions before 0.2 do this.
-    LastStep,
-}
-
-impl DecayEnd {
-    /// The value of a run whose configuration lacks the key.
-    fn without_the_key() -> Self {
-        Self::LastStep
-    }
-}
-
 /// The training loop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -230,6 +201,8 @@ pub struct TrainConfig {
     pub hidden_share: f64,
     /// Steps between metric lines. Each line is a host sync.
     pub log_every: u64,
+    /// Steps that are profiled while the run trains, as `kiln profile` does, into `profile-step-N` in its folder. 0 or none: no step.
+    pub profile_at: ProfileSteps,
     /// Steps between validations; 0: only at the end.
     pub validate_every: u64,
     /// Steps between validations at which the model also writes: translations, which are scored, or the continuation of a prompt. 0: at
@@ -329,6 +302,7 @@ impl Default for TrainConfig {
             masked_share: 0.15,
             hidden_share: 0.0,
             log_every: 10,
+            profile_at: ProfileSteps::default(),
             validate_every: 500,
             translate_every: 0,
             best_metric: BestMetric::Loss,

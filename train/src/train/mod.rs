@@ -24,8 +24,11 @@ mod new_kernels;
 mod outcome;
 mod patience;
 mod preflight;
+mod profile_steps;
+mod profiling;
 mod provenance;
 mod rehearse;
+mod rehearsed;
 mod setup;
 mod slow_link;
 pub mod state;
@@ -42,9 +45,11 @@ pub use lines::STEPS_BEHIND;
 pub use outcome::{Ended, Outcome};
 #[doc(hidden)]
 pub use preflight::compile_step;
+#[doc(hidden)]
+pub use profiling::{PROFILE_FOLDER, ProfiledRun, StepProfiler, Watched};
 pub use provenance::Provenance;
 pub(crate) use provenance::vocabulary_files;
-pub use rehearse::{Rehearsed, RehearsedStep};
+pub use rehearsed::{Rehearsed, RehearsedStep};
 pub use setup::{Setup, Signals, Validation};
 #[doc(hidden)]
 pub use slow_link::accumulation_for;

@@ -3,32 +3,13 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use kiln_data::Shape;
 use kiln_ranks::Phase;
 
 use super::capture::Replayed;
+use super::rehearsed::{Rehearsed, RehearsedStep};
 use super::trainer::Trainer;
 use crate::eval::Model;
 use crate::metrics::Round;
-use crate::metrics::deferred::StepFacts;
-
-/// A step that was looked at.
-#[derive(Debug, Clone)]
-pub struct RehearsedStep {
-    /// What the host knows about it.
-    pub facts: StepFacts,
-    /// The shapes of its micro-batches.
-    pub shapes: Vec<Shape>,
-    /// Fraction of its micro-batches that were replayed as CUDA graphs; `None` where nothing can be recorded.
-    pub replayed_share: Option<f64>,
-    /// When it began, with the next batch.
-    pub started: Instant,
-    /// When the host was done with it. The device may not be.
-    pub ended: Instant,
-}
-
-/// Steps that were looked at.
-pub type Rehearsed = Round<RehearsedStep>;
 
 impl<M: Model> Trainer<M> {
     /// Takes `n_before` steps, waits for the device, calls `begin`, takes `n_steps` more, waits for the device again, and returns

@@ -179,6 +179,12 @@ impl<M: Model> CapturedSteps<M> {
         Replayed { share, graphs: Some(self.n_recorded()) }
     }
 
+    /// Returns the micro-batches since the last call of [`Self::take_replayed`]: replayed ones and all. `None` where nothing is ever
+    /// recorded.
+    pub(super) fn counted(&self) -> Option<[u64; 2]> {
+        self.counted
+    }
+
     /// Computes everything eagerly until it is called with `false`, and makes no recordings meanwhile.
     pub(super) fn pause(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
