@@ -187,3 +187,20 @@ fn ranks_profile_a_step_together() {
     let found = json(&place, "replicas/profile-step-2/profile.json");
     assert!(found["ranks"].is_null() && found["steps"][0]["step"] == 2, "{found}");
 }
+
+#[test]
+fn each_line_has_the_peak_of_the_memory_since_the_last_one() {
+    let place = Workplace::new();
+    place.train(&["--run", "run", "--set", "train.steps=8"]).ok();
+    let mut most = 0;
+    for line in lines(&place, "run").iter().filter(|line| line["kind"] == "window") {
+        let of = |field: &str| line["host_memory"][field].as_u64().unwrap_or_else(|| panic!("{field} in {line}"));
+        let [resident, since_last, peak] = ["resident_bytes", "line_peak_bytes", "peak_bytes"].map(of);
+        assert!(since_last >= resident && since_last <= peak && peak >= most, "{line}");
+        assert!(line["host_syncs"].as_u64().expect("a number") <= 1, "{line}");
+        most = peak;
+    }
+    assert!(most > 1 << 20);
+    place.run(&["report", "run", "--figure", "host-memory", "--svg", "memory.svg"]).ok();
+    assert!(place.read("memory.svg").contains("peak since the last line"));
+}

@@ -63,13 +63,40 @@ pub(super) fn host_memory() -> Option<HostMemory> {
     host_memory_in(&fs::read_to_string("/proc/self/status").ok()?)
 }
 
+/// The peaks of the memory of this process: since its start, and since the last line.
+#[derive(Debug)]
+pub(super) struct HostPeaks {
+    /// The most that the process has been up to the last line.
+    before: u64,
+    /// Whether the system has forgotten the peak before the last line.
+    is_of_line: bool,
+}
+
+impl HostPeaks {
+    /// Starts the first line.
+    pub(super) fn start() -> Self {
+        let mut peaks = Self { before: 0, is_of_line: false };
+        peaks.take();
+        peaks
+    }
+
+    /// Returns the memory of this process for a line, and starts the next line. The system keeps one peak, which is forgotten here.
+    pub(super) fn take(&mut self) -> Option<HostMemory> {
+        let found = host_memory()?;
+        let line_peak_bytes = self.is_of_line.then_some(found.peak_bytes);
+        self.before = self.before.max(found.peak_bytes);
+        self.is_of_line = fs::write("/proc/self/clear_refs", "5").is_ok();
+        Some(HostMemory { peak_bytes: self.before, line_peak_bytes, ..found })
+    }
+}
+
 /// Reads `VmRSS:      1234 kB` and `VmHWM`.
 fn host_memory_in(status: &str) -> Option<HostMemory> {
     let bytes = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         Some(line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()? << 10)
     };
-    Some(HostMemory { resident_bytes: bytes("VmRSS")?, peak_bytes: bytes("VmHWM")? })
+    Some(HostMemory { resident_bytes: bytes("VmRSS")?, peak_bytes: bytes("VmHWM")?, line_peak_bytes: None })
 }
 
 /// Returns what a configuration has to know about the machine of `device`.
@@ -96,24 +123,48 @@ fn installed(meminfo: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
+/// Held by tests that allocate large blocks and measure the memory of the process.
+#[cfg(test)]
+static LARGE_BLOCKS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
+    use std::sync::PoisonError;
+
     use super::*;
 
     #[test]
     fn the_memory_of_this_process_is_found() {
         let status = "Name:\tkiln\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\nThreads:\t3\n";
-        assert_eq!(host_memory_in(status), Some(HostMemory { resident_bytes: 1 << 20, peak_bytes: 2 << 20 }));
+        let wanted = HostMemory { resident_bytes: 1 << 20, peak_bytes: 2 << 20, line_peak_bytes: None };
+        assert_eq!(host_memory_in(status), Some(wanted));
         assert_eq!(host_memory_in("VmRSS:\t many kB\n"), None);
         let found = host_memory().expect("Linux");
         assert!(found.resident_bytes > 1 << 20 && found.peak_bytes >= found.resident_bytes, "{found:?}");
         assert_eq!(device_memory(&Device::flex()), None);
     }
 
+    #[test]
+    fn a_line_has_its_own_peak_and_the_peak_of_the_process() {
+        let _alone = LARGE_BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peaks = HostPeaks::start();
+        let block = vec![1_u8; 256 << 20];
+        let first = peaks.take().expect("Linux");
+        assert_eq!(block[1 << 20], 1);
+        drop(block);
+        peaks.take();
+        let last = peaks.take().expect("Linux");
+        let [of_first, of_last] = [first, last].map(|memory| memory.line_peak_bytes.expect("Linux"));
+        // Other tests allocate meanwhile, but not so much.
+        assert!(of_last + (128 << 20) < of_first, "{of_first} {of_last}");
+        assert!(last.peak_bytes >= of_first && of_last >= last.resident_bytes, "{first:?} {last:?}");
+    }
+
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
     fn the_heap_of_this_process_is_counted() {
         const BYTES: usize = 512 << 20;
+        let _alone = LARGE_BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
         let live = || live_bytes(&Device::flex()).expect("glibc 2.33 or newer");
         let before = live();
         let block = vec![1_u8; BYTES];
