@@ -29,6 +29,7 @@ mod large_models;
 mod layouts;
 mod looking;
 mod measuring;
+mod memory_limit;
 mod minilm;
 mod mixtures;
 mod new_vocabulary;

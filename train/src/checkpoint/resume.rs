@@ -128,7 +128,7 @@ const OF_DATA: [&str; 5] = ["data.train", "data.mix", "data.filter", "data.corpu
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 32] = [
+const FREE: [&str; 33] = [
     // A resumed run keeps its own.
     "optim.decay_end",
     "data.train",
@@ -157,6 +157,7 @@ const FREE: [&str; 32] = [
     "train.save_every",
     "train.keep_last",
     "train.activation_checkpointing",
+    "train.memory_limit",
     "train.shard_optimizer",
     "train.warm_up",
     "train.capture",

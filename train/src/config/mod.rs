@@ -5,6 +5,7 @@
 
 mod best_metric;
 mod builder;
+mod byte_size;
 mod cache_limit;
 mod chat;
 mod choices;
@@ -43,10 +44,11 @@ use serde::{Deserialize, Serialize};
 
 pub use best_metric::BestMetric;
 pub use builder::ConfigBuilder;
-pub use cache_limit::{DiskSize, RemovedSwitch};
+pub use byte_size::ByteSize;
+pub use cache_limit::RemovedSwitch;
 pub use choices::{LostReplicas, NonFinite, OptimizerChoice};
 pub use device::{Capture, Checkpointing, F32Products, Fp8Layers, Kernels, Precision};
-pub(crate) use device::computed_again;
+pub(crate) use device::{computed_again, fewer_activations};
 pub use generate::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 pub use kiln_data::Task;
 #[doc(hidden)]
@@ -54,6 +56,7 @@ pub use length::MANY_EPOCHS;
 pub use length::Shortened;
 pub use loss_scale::LossScaleConfig;
 pub use machine::Machine;
+pub(crate) use machine::{size, there_is};
 pub use mix::{MixEntry, MixWeight};
 pub use presets::Preset;
 pub use profile_at::ProfileSteps;
@@ -101,7 +104,7 @@ pub struct DataConfig {
     pub cache_dir: Option<PathBuf>,
     /// translation, lm and mlm: most bytes of token caches of the training text on disk. The text is then tokenized in parts, ahead of
     /// the training, and shuffled within windows of eight parts. Unset: the whole text is tokenized once.
-    pub cache_limit: Option<DiskSize>,
+    pub cache_limit: Option<ByteSize>,
     /// Pairs: format, names of fields, limits in tokens, tolerated fraction of bad rows.
     pub corpus: CorpusConfig,
     /// Plain text: how documents are read and packed into rows.
@@ -226,6 +229,9 @@ pub struct TrainConfig {
     /// Micro-batches that every batch of the loader is cut into; `--auto-micro-batch` finds the number that fits in memory. The
     /// optimizer step still uses the whole batch.
     pub split_batches: usize,
+    /// Memory that the run may use on each device (`24GiB`), so that a device stands for a smaller one. Estimates and automatic choices plan
+    /// for it, and a run that holds more stops. Unset: the memory of the device.
+    pub memory_limit: Option<ByteSize>,
     /// Which activations are kept for backward: `off` keeps all, `selective` computes norms and activations again, `layer` whole
     /// layers. `auto` takes the first of these that fits into memory. Gradients are equal bit for bit.
     pub activation_checkpointing: Checkpointing,
@@ -314,6 +320,7 @@ impl Default for TrainConfig {
             keep_last: 3,
 
             split_batches: 1,
+            memory_limit: None,
             activation_checkpointing: Checkpointing::Auto,
             shard_optimizer: true,
             sync_every: 1,

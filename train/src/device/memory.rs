@@ -1,5 +1,6 @@
 //! The memory of a device, and of the machine as a configuration sees it.
 
+use std::cell::Cell;
 use std::fs;
 
 use burn::tensor::Device;
@@ -99,9 +100,32 @@ fn host_memory_in(status: &str) -> Option<HostMemory> {
     Some(HostMemory { resident_bytes: bytes("VmRSS")?, peak_bytes: bytes("VmHWM")?, line_peak_bytes: None })
 }
 
+thread_local! {
+    /// What the run of this thread may use of a device's memory; `None` for all of it.
+    static LIMIT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// A limit of the memory, which ends when this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Limited(Option<u64>);
+
+/// Lets [`machine_of`] see devices with at most `bytes` of memory (`train.memory_limit`), on this thread.
+pub(crate) fn limited_to(bytes: Option<u64>) -> Limited {
+    Limited(LIMIT.replace(bytes))
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        LIMIT.set(self.0);
+    }
+}
+
 /// Returns what a configuration has to know about the machine of `device`.
 pub fn machine_of(device: &Device) -> Machine {
-    Machine { is_cpu: is_cpu(device), has_kernels: has_kernels(device), memory_bytes: memory_bytes(device) }
+    let machine =
+        Machine { is_cpu: is_cpu(device), has_kernels: has_kernels(device), memory_bytes: memory_bytes(device) };
+    machine.within(LIMIT.get())
 }
 
 /// Returns the memory that `device` computes in: the GPU's, or the machine's. A limit of the process's control group counts.
@@ -125,7 +149,7 @@ fn installed(meminfo: &str) -> Option<u64> {
 
 /// Held by tests that allocate large blocks and measure the memory of the process.
 #[cfg(test)]
-static LARGE_BLOCKS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+pub(super) static LARGE_BLOCKS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 #[cfg(test)]
 mod tests {
@@ -175,6 +199,22 @@ mod tests {
         // Other tests allocate meanwhile, but not so much.
         let half = BYTES as u64 / 2;
         assert!(between > before + half && after + half < between, "{before} {between} {after}");
+    }
+
+    #[test]
+    fn a_limit_holds_on_its_thread_until_it_is_dropped() {
+        let found = || machine_of(&Device::flex()).memory_bytes.expect("Linux");
+        let whole = found();
+        let outer = limited_to(Some(3 << 20));
+        assert_eq!(found(), 3 << 20);
+        drop(limited_to(Some(u64::MAX)));
+        assert_eq!(found(), 3 << 20);
+        assert_eq!(
+            std::thread::spawn(move || machine_of(&Device::flex()).memory_bytes).join().expect("a thread"),
+            Some(whole)
+        );
+        drop(outer);
+        assert_eq!(found(), whole);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod held;
 mod host_copy;
 mod lines;
 mod measured;
+mod memory_limit;
 mod new_kernels;
 mod outcome;
 mod patience;

@@ -8,6 +8,7 @@ use kiln_ranks::Phase;
 use super::capture::Replayed;
 use super::rehearsed::{Rehearsed, RehearsedStep};
 use super::trainer::Trainer;
+use crate::device::limited_to;
 use crate::eval::Model;
 use crate::metrics::Round;
 
@@ -21,7 +22,7 @@ impl<M: Model> Trainer<M> {
     /// # Errors
     /// If data cannot be read, the device fails, or a loss is not finite.
     pub fn rehearse(&mut self, n_before: u64, n_steps: u64, begin: impl FnOnce() -> Result<()>) -> Result<Rehearsed> {
-        let _installed = self.operators.install();
+        let (_installed, _limited) = (self.operators.install(), limited_to(self.config.train.limit_bytes()));
         self.reporting.measured.restart();
         self.round(n_before)?; // host sync
         self.gradients.take_replayed();
@@ -40,7 +41,7 @@ impl<M: Model> Trainer<M> {
     /// # Errors
     /// As [`Self::rehearse`].
     pub fn rehearse_eagerly(&mut self, begin: impl FnOnce()) -> Result<Rehearsed> {
-        let _installed = self.operators.install();
+        let (_installed, _limited) = (self.operators.install(), limited_to(self.config.train.limit_bytes()));
         self.gradients.pause(true);
         self.round(0)?; // host sync
 

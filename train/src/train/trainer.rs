@@ -29,7 +29,7 @@ use super::step::train_step_with;
 use super::together::Step;
 use crate::config::{Config, LostReplicas};
 use crate::dataset::Vocabulary;
-use crate::device::is_cpu;
+use crate::device::{is_cpu, limited_to};
 use crate::eval::Model;
 use crate::metrics::Span;
 
@@ -104,7 +104,7 @@ impl<M: Model> Trainer<M> {
     /// # Errors
     /// If data cannot be read, a file cannot be written, the device fails, or a loss is not finite.
     pub fn run(&mut self) -> Result<Outcome> {
-        let _installed = self.operators.install();
+        let (_installed, _limited) = (self.operators.install(), limited_to(self.config.train.limit_bytes()));
         if let Some(ended) = self.finished(self.state.train_secs) {
             return self.end_finished_run(ended);
         }
@@ -119,6 +119,9 @@ impl<M: Model> Trainer<M> {
         }
 
         self.note_profiles()?;
+        if let Some(note) = self.reporting.limit.note(&self.config) {
+            self.reporting.logging.note(&note)?;
+        }
         self.forecast.start();
         self.reporting.measured.restart();
         let ended = self.steps().inspect_err(|error| self.reporting.log_completed_steps(&mut self.state, error))?;
