@@ -10,6 +10,7 @@ mod classes_of_strangers;
 mod compatibility;
 mod diagnose;
 mod en_it;
+mod exchange;
 mod faults;
 mod fifth_trial;
 mod fifth_trial_lows;

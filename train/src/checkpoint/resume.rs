@@ -128,7 +128,7 @@ const OF_DATA: [&str; 5] = ["data.train", "data.mix", "data.filter", "data.corpu
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 33] = [
+const FREE: [&str; 34] = [
     // A resumed run keeps its own.
     "optim.decay_end",
     "data.train",
@@ -159,6 +159,7 @@ const FREE: [&str; 33] = [
     "train.activation_checkpointing",
     "train.memory_limit",
     "train.shard_optimizer",
+    "train.exchange_mib",
     "train.warm_up",
     "train.capture",
     "train.non_finite",

@@ -1,6 +1,7 @@
 //! Sizes in bytes, as users write them.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 
 use kiln_metrics::units::parse_size;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
@@ -72,22 +73,36 @@ impl<'de> Deserialize<'de> for ByteSize {
 
 /// A smaller `train.memory_limit` is a number without its unit.
 const LEAST_LIMIT: u64 = 1 << 20;
+/// A larger `train.exchange_mib` is a number of bytes.
+const LARGEST_PIECE_MIB: usize = 1 << 20;
 
 impl TrainConfig {
+    /// Returns the bytes of the pieces in which gradients and weights travel between devices; `None` if they are not set.
+    pub(crate) fn piece_bytes(&self) -> Option<NonZeroUsize> {
+        NonZeroUsize::new(self.exchange_mib.saturating_mul(1 << 20))
+    }
+
     /// Returns the bytes of `train.memory_limit`, if it is set.
     pub(crate) fn limit_bytes(&self) -> Option<u64> {
         self.memory_limit.as_ref().map(ByteSize::bytes)
     }
 }
 
-/// Returns what is wrong with `train.memory_limit`.
-pub(super) fn problem(train: &TrainConfig) -> Option<String> {
-    train.memory_limit.as_ref().filter(|limit| limit.bytes() < LEAST_LIMIT).map(|limit| {
+/// Returns what is wrong with `train.memory_limit` and `train.exchange_mib`.
+pub(super) fn problems(train: &TrainConfig) -> Vec<String> {
+    let limit = train.memory_limit.as_ref().filter(|limit| limit.bytes() < LEAST_LIMIT).map(|limit| {
         format!(
             "train.memory_limit {limit} is {} bytes, in which no model trains; write the unit, for example \"24GiB\"",
             limit.bytes()
         )
-    })
+    });
+    let piece = (train.exchange_mib > LARGEST_PIECE_MIB).then(|| {
+        format!(
+            "train.exchange_mib {} is in MiB and above {LARGEST_PIECE_MIB}; 24 is usual, 0 lets Kiln choose",
+            train.exchange_mib
+        )
+    });
+    limit.into_iter().chain(piece).collect()
 }
 
 #[cfg(test)]
@@ -111,5 +126,15 @@ mod tests {
         );
         let error = Config::from_toml("[train]\nmemory_limit = \"all\"").expect_err("not a size").to_string();
         assert!(error.contains("24GiB"), "{error}");
+    }
+
+    #[test]
+    fn pieces_are_counted_in_mib() {
+        let mut config = presets::numbers();
+        assert_eq!(config.train.piece_bytes(), None);
+        config.train.exchange_mib = 3;
+        assert_eq!(config.train.piece_bytes(), NonZeroUsize::new(3 << 20));
+        config.train.exchange_mib = usize::MAX;
+        assert!(config.validate()[0].starts_with("train.exchange_mib "), "{:?}", config.validate());
     }
 }

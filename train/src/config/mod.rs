@@ -237,6 +237,9 @@ pub struct TrainConfig {
     pub activation_checkpointing: Checkpointing,
     /// Several devices: whether each keeps master weights and optimizer state of its slice alone (ZeRO-1). Results are equal bit for bit.
     pub shard_optimizer: bool,
+    /// Several devices: MiB of the pieces in which gradients and weights travel between them. 0: up to four pieces of at least 24 MiB
+    /// between GPUs, whole slices over TCP. Results are equal bit for bit.
+    pub exchange_mib: usize,
     /// Steps from one outer step to the next (DiLoCo, Douillard et al. 2023). Each of several devices takes them alone, for slow links.
     /// 1: no outer optimizer; gradients are exchanged in every step.
     pub sync_every: u64,
@@ -323,6 +326,7 @@ impl Default for TrainConfig {
             memory_limit: None,
             activation_checkpointing: Checkpointing::Auto,
             shard_optimizer: true,
+            exchange_mib: 0,
             sync_every: 1,
             lost_replicas: LostReplicas::End,
             kernels: Kernels::Auto,
