@@ -10,6 +10,8 @@
 //! |---|---|
 //! | 0 | [`diagnose`] speed and precision, compared with PyTorch and f32 |
 //! | 1 | [`report`] pages and pictures of runs |
+//! | 2 | [`profiled`] profiles as files, also of runs that go on |
 
 pub mod diagnose;
+pub mod profiled;
 pub mod report;

@@ -22,6 +22,9 @@ pub struct HostMemory {
     pub resident_bytes: u64,
     /// The most that `resident_bytes` has been since the start of the process.
     pub peak_bytes: u64,
+    /// The most that it has been since the last line. Absent where the system does not say it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub line_peak_bytes: Option<u64>,
 }
 
 /// What this process and its machine did since the last line, by counters of the kernel. A value that the system does not give is

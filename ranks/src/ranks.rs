@@ -1,6 +1,8 @@
 //! What one rank of a training run can do together with the others: tensors over NCCL or TCP, host values over TCP.
 
 use std::fmt;
+use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -26,6 +28,8 @@ struct Members {
     link: Link,
     /// `None` on the CPU and on shared GPUs, where tensors travel over the link.
     nccl: Option<Communicator>,
+    /// Bytes of the pieces in which slices travel; `None`: whole over the link, and as the kernels choose over NCCL.
+    piece_bytes: Option<NonZeroUsize>,
 }
 
 impl fmt::Debug for Ranks {
@@ -53,12 +57,22 @@ impl Ranks {
     /// If NCCL cannot be loaded or the GPUs cannot reach each other, or if another rank has failed.
     pub fn over(link: Link, device: &Device) -> Result<Self> {
         let nccl = if is_cuda(device) && !share_gpus() { Some(join(&link, device)?) } else { None };
-        Ok(Self(Some(Arc::new(Members { link, nccl }))))
+        Ok(Self(Some(Arc::new(Members { link, nccl, piece_bytes: None }))))
     }
 
     /// Joins the other ranks for host values alone; tensors travel over `link`, too.
     pub fn over_hosts(link: Option<Link>) -> Self {
-        Self(link.map(|link| Arc::new(Members { link, nccl: None })))
+        Self(link.map(|link| Arc::new(Members { link, nccl: None, piece_bytes: None })))
+    }
+
+    /// Lets the slices of gradients and weights travel in pieces of at most `bytes`, one after the other. All ranks must give the same.
+    /// The results do not depend on it.
+    pub fn in_pieces_of(self, bytes: Option<NonZeroUsize>) -> Self {
+        let in_pieces = |members: Arc<Members>| {
+            let nccl = members.nccl.clone().map(|nccl| nccl.in_pieces_of(bytes));
+            Arc::new(Members { link: members.link.clone(), nccl, piece_bytes: bytes })
+        };
+        Self(self.0.map(in_pieces))
     }
 
     /// Returns the number of this process, from 0.
@@ -165,10 +179,14 @@ impl Ranks {
         let (device, dtype) = (values.device(), values.dtype());
         let data = read(values)?;
         let (bytes, size) = (data.as_bytes(), dtype.size());
-        let parts = bounds.windows(2).map(|slice| bytes[slice[0] * size..slice[1] * size].to_vec()).collect();
-        let exchange = || members.link.exchange("exchanging gradients", parts);
-        let received = timeline::time("exchange", exchange)?.concat();
-        tensor(received, dtype, &device)
+        let mut received = vec![Vec::new(); members.link.size()];
+        for turn in turns(bounds, size, members.piece_bytes) {
+            let parts = turn.into_iter().map(|part| bytes[part.start * size..part.end * size].to_vec()).collect();
+            let exchange = || members.link.exchange("exchanging gradients", parts);
+            let arrived = timeline::time("exchange", exchange)?;
+            received.iter_mut().zip(arrived).for_each(|(all, part)| append(all, part));
+        }
+        tensor(received.concat(), dtype, &device)
     }
 
     /// Returns `full`, `[n]`, with the slices of all ranks up to date. Slice `bounds[r]..bounds[r + 1]` belongs to rank r;
@@ -180,8 +198,8 @@ impl Ranks {
         match self.0.as_deref() {
             None => Ok(full),
             Some(Members { nccl: Some(nccl), .. }) => Ok(nccl.all_gather(full, bounds)),
-            Some(Members { link, .. }) => {
-                let gathered = over_tcp(link, own)?;
+            Some(members) => {
+                let gathered = members.over_tcp(own, bounds)?;
                 Ok(if is_cpu(&full.device()) { gathered } else { overwrite(full, gathered) })
             }
         }
@@ -200,7 +218,7 @@ impl Ranks {
                 let full = full.slice_assign(bounds[rank]..bounds[rank + 1], own.clone());
                 self.all_gather(own, full, bounds)
             }
-            Some(Members { link, .. }) => over_tcp(link, own),
+            Some(members) => members.over_tcp(own, bounds),
         }
     }
 
@@ -278,12 +296,40 @@ fn join(link: &Link, device: &Device) -> Result<Communicator> {
     Ok(Communicator::join(&UniqueId(id), link.rank(), link.size(), device)?)
 }
 
-/// Concatenates the ranks' tensors.
-fn over_tcp(link: &Link, own: Tensor<1>) -> Result<Tensor<1>> {
-    let (device, dtype) = (own.device(), own.dtype());
-    let own = read(own)?.as_bytes().to_vec();
-    let slices = timeline::time("all_gather", || link.all_gather("gathering weights", own))?;
-    tensor(slices.concat(), dtype, &device)
+impl Members {
+    /// Concatenates the ranks' tensors, which are slices that end at `bounds`.
+    fn over_tcp(&self, own: Tensor<1>, bounds: &[usize]) -> Result<Tensor<1>> {
+        let (device, dtype) = (own.device(), own.dtype());
+        let (size, rank) = (dtype.size(), self.link.rank());
+        let own = read(own)?;
+        let mut slices = vec![Vec::new(); self.link.size()];
+        for turn in turns(bounds, size, self.piece_bytes) {
+            let from_start = |element: usize| (element - bounds[rank]) * size;
+            let part = own.as_bytes()[from_start(turn[rank].start)..from_start(turn[rank].end)].to_vec();
+            let arrived = timeline::time("all_gather", || self.link.all_gather("gathering weights", part))?;
+            slices.iter_mut().zip(arrived).for_each(|(slice, part)| append(slice, part));
+        }
+        tensor(slices.concat(), dtype, &device)
+    }
+}
+
+/// Cuts the slices that end at `bounds` into parts of at most `most_bytes`: the parts of each rank, one list per turn. `size` is the bytes
+/// of an element. All ranks cut alike.
+fn turns(bounds: &[usize], size: usize, most_bytes: Option<NonZeroUsize>) -> Vec<Vec<Range<usize>>> {
+    let longest = bounds.windows(2).map(|slice| slice[1] - slice[0]).max().unwrap_or(0);
+    let most = most_bytes.map_or(longest, |bytes| bytes.get() / size).max(1);
+    let cut = |slice: &[usize], turn: usize| slice[1].min(slice[0] + turn * most);
+    let part = |slice: &[usize], turn: usize| cut(slice, turn)..cut(slice, turn + 1);
+    let n = longest.div_ceil(most).max(1);
+    (0..n).map(|turn| bounds.windows(2).map(|slice| part(slice, turn)).collect()).collect()
+}
+
+/// Appends what has arrived, without a copy if it is the first.
+fn append(all: &mut Vec<u8>, part: Vec<u8>) {
+    match all.is_empty() {
+        true => *all = part,
+        false => all.extend(part),
+    }
 }
 
 /// Reads a tensor.
@@ -294,4 +340,26 @@ fn read(tensor: Tensor<1>) -> Result<TensorData> {
 fn tensor(bytes: Vec<u8>, dtype: DType, device: &Device) -> Result<Tensor<1>> {
     let n = bytes.len() / dtype.size();
     Ok(Tensor::from_data(TensorData::from_bytes_vec(bytes, [n], dtype), (device, dtype)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_cover_each_slice_in_order_whatever_their_size() {
+        for bounds in [vec![0, 7, 7, 20], vec![5, 6, 12, 12], vec![0, 0, 0, 0]] {
+            let longest = bounds.windows(2).map(|slice| slice[1] - slice[0]).max().unwrap_or(0);
+            for (most_bytes, most) in [(0, longest), (1, 1), (11, 2), (40, 10), (4096, 1024)] {
+                let found = turns(&bounds, 4, NonZeroUsize::new(most_bytes));
+                assert_eq!(found.len(), longest.div_ceil(most.max(1)).max(1), "{bounds:?} {most_bytes}");
+                for rank in 0..3 {
+                    let parts: Vec<Range<usize>> = found.iter().map(|turn| turn[rank].clone()).collect();
+                    assert!(parts.iter().all(|part| part.len() <= most), "{parts:?}");
+                    assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{parts:?}");
+                    assert_eq!([parts[0].start, parts[parts.len() - 1].end], [bounds[rank], bounds[rank + 1]]);
+                }
+            }
+        }
+    }
 }

@@ -79,7 +79,7 @@ pub(super) fn run<M: Model>(args: Args, init: &Init<'_, M>) -> Result<()> {
     }
     stdout_line!("Workspaces of operators and fragments of the memory pools are not counted.");
 
-    if let Some(memory) = args.memory.or(machine_of(&survey.device).memory_bytes) {
+    if let Some(memory) = args.memory.or(config.part_of(machine_of(&survey.device)).memory_bytes) {
         print_largest(&ledger, memory);
     }
     stdout_line!("\n{:<44}  {:>12}  {:>12}", "with", "sum", "saves");

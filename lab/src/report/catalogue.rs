@@ -209,7 +209,11 @@ pub const FIGURES: &[Kind] = &[
         "GiB",
         Axis::FromZero,
         Section::Device,
-        &[window("host_memory.resident_bytes", "resident", GIB), window("host_memory.peak_bytes", "peak", GIB)],
+        &[
+            window("host_memory.resident_bytes", "resident", GIB),
+            window("host_memory.line_peak_bytes", "peak since the last line", GIB),
+            window("host_memory.peak_bytes", "peak", GIB),
+        ],
     ),
     kind(
         "cpu",

@@ -14,6 +14,7 @@ use kiln_train::metrics::SourceMetrics;
 use serde_json::Value;
 
 use super::catalogue::{FIGURES, Measure};
+use super::profiles::StepProfile;
 pub use crate::diagnose::no_history::HistoryError;
 use crate::diagnose::run_record::has_short_texts;
 
@@ -92,6 +93,8 @@ pub struct History {
     pub(crate) notes: Vec<Note>,
     /// What the model wrote, oldest first.
     pub(crate) samples: Vec<Sample>,
+    /// Profiles of its steps.
+    pub(crate) profiles: Vec<StepProfile>,
     /// Non-padding tokens of all steps.
     tokens: f64,
     /// Positions computed in all steps, padding included.
@@ -137,6 +140,7 @@ impl History {
             non_finite_steps: 0,
             notes: Vec::new(),
             samples: Vec::new(),
+            profiles: StepProfile::all(dir),
             tokens: 0.0,
             padded_tokens: 0.0,
             end: None,

@@ -14,5 +14,6 @@ pub mod live;
 pub mod memory_line;
 pub mod page;
 pub mod picture;
+pub mod profiles;
 pub mod roofline;
 pub mod tables;

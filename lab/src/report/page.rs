@@ -53,6 +53,10 @@ pub fn page(runs: &[History], refresh: Refresh) -> Result<String> {
     if !samples.is_empty() {
         links.push(("samples", "Samples"));
     }
+    let profiles: String = runs.iter().map(|run| profiles(run, runs.len() > 1)).collect();
+    if !profiles.is_empty() {
+        links.push(("profiles", "Profiles"));
+    }
     links.push(("notes", "Notes"));
 
     let names = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -89,6 +93,12 @@ pub fn page(runs: &[History], refresh: Refresh) -> Result<String> {
         let _ = write!(
             body,
             "<section id=\"samples\" aria-labelledby=\"samples-h\"><h2 id=\"samples-h\">Samples</h2>{samples}</section>"
+        );
+    }
+    if !profiles.is_empty() {
+        let _ = write!(
+            body,
+            "<section id=\"profiles\" aria-labelledby=\"profiles-h\"><h2 id=\"profiles-h\">Profiles</h2>{profiles}</section>"
         );
     }
     body += &notes(runs);
@@ -267,6 +277,25 @@ fn samples(run: &History, is_named: bool) -> String {
         };
         let name = if is_named { format!("{}: ", run.name) } else { String::new() };
         let _ = write!(out, "<h3>{}</h3>{}", escaped(&format!("{name}{source}")), html(&table));
+    }
+    out
+}
+
+/// Where the time of the steps went that a run has profiled.
+fn profiles(run: &History, is_named: bool) -> String {
+    let mut out = String::new();
+    for profile in &run.profiles {
+        let of = if is_named { format!(" of {}", run.name) } else { String::new() };
+        let name = format!("Step {}{of}", profile.step);
+        let _ = write!(out, "<h3>{}</h3>", escaped(&name));
+        for sentence in profile.sentences() {
+            let _ = write!(out, "<p>{}</p>", escaped(&sentence));
+        }
+        let head = ["operator, all sizes", "calls", "ms", "share", "roof"].map(str::to_owned).to_vec();
+        let rows = profile.operators();
+        if !rows.is_empty() {
+            out += &html(&Table { name: format!("Operators in {name}"), head, rows, has_colours: false });
+        }
     }
     out
 }

@@ -343,7 +343,7 @@ mod samples {
             replayed_share: some,
             recorded_graphs: Some(1),
             device_memory: Some(DeviceMemory::default()),
-            host_memory: Some(HostMemory::default()),
+            host_memory: Some(HostMemory { line_peak_bytes: Some(1), ..HostMemory::default() }),
             host_use: Some(host_use),
             device_time: DeviceTime::of(2.0, 1.0),
             gpu: Some(gpu),

@@ -49,6 +49,7 @@ pub(super) fn of_window(window: &WindowMetrics) -> Vec<Scalar> {
     if let Some(memory) = window.host_memory {
         let (resident, peak) = (gib(memory.resident_bytes), gib(memory.peak_bytes));
         scalars.extend([("memory/host_resident(GiB)", resident), ("memory/host_peak(GiB)", peak)]);
+        scalars.extend(memory.line_peak_bytes.map(|bytes| ("memory/host_line_peak(GiB)", gib(bytes))));
     }
     scalars.extend(window.device_time.map(|time| ("gpu/in_steps(%)", 100.0 * time.busy_share)));
     let gpu = window.gpu.unwrap_or_default();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use kiln_lab::profiled::RunProfiler;
 use kiln_ranks::Link;
 use kiln_train::checkpoint::{Checkpoints, RUN_CONFIG_FILE};
 use kiln_train::config::{Base, Config, ConfigError, Resolved, Sources, resolve};
@@ -251,6 +252,7 @@ impl Args {
             reference_operators: self.reference_operators,
             console: !self.quiet,
             link,
+            profiler: Some(Box::<RunProfiler>::default()),
             ..Options::default()
         };
         Ok((run, resume))

@@ -128,7 +128,7 @@ const OF_DATA: [&str; 5] = ["data.train", "data.mix", "data.filter", "data.corpu
 
 /// Fields that may change, because the weights do not depend on them. `data` and `tokenizer` are compared by fingerprints of
 /// their contents instead.
-const FREE: [&str; 31] = [
+const FREE: [&str; 34] = [
     // A resumed run keeps its own.
     "optim.decay_end",
     "data.train",
@@ -147,6 +147,7 @@ const FREE: [&str; 31] = [
     "train.epochs",
     "train.max_minutes",
     "train.log_every",
+    "train.profile_at",
     "train.validate_every",
     "train.translate_every",
     "train.best_metric",
@@ -156,7 +157,9 @@ const FREE: [&str; 31] = [
     "train.save_every",
     "train.keep_last",
     "train.activation_checkpointing",
+    "train.memory_limit",
     "train.shard_optimizer",
+    "train.exchange_mib",
     "train.warm_up",
     "train.capture",
     "train.non_finite",

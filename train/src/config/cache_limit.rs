@@ -1,70 +1,10 @@
 //! The limit of the token cache on disk, and the key that it replaced.
 
-use std::fmt;
-
 use kiln_data::Packing;
-use kiln_metrics::units::parse_size;
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
-use serde::{Serialize, Serializer};
+use serde::de::{Deserialize, Deserializer, Error};
 
 use super::Config;
 use super::task::{Reads, traits_of};
-
-/// A size on disk, as the user wrote it (`50GB`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiskSize {
-    text: String,
-    bytes: u64,
-}
-
-impl DiskSize {
-    /// Reads `50GB`, `512MiB` or a number of bytes.
-    ///
-    /// # Errors
-    /// A sentence that says what is expected.
-    pub fn of(text: &str) -> Result<Self, String> {
-        parse_size(text).map(|bytes| Self { text: text.into(), bytes })
-    }
-
-    /// Returns the bytes.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-impl Serialize for DiskSize {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
-    }
-}
-
-impl<'de> Deserialize<'de> for DiskSize {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfText;
-
-        impl Visitor<'_> for OfText {
-            type Value = DiskSize;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a size such as \"50GB\"")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<DiskSize, E> {
-                DiskSize::of(text).map_err(E::custom)
-            }
-
-            fn visit_i64<E: Error>(self, bytes: i64) -> Result<DiskSize, E> {
-                self.visit_str(&bytes.to_string())
-            }
-
-            fn visit_u64<E: Error>(self, bytes: u64) -> Result<DiskSize, E> {
-                self.visit_str(&bytes.to_string())
-            }
-        }
-
-        deserializer.deserialize_any(OfText)
-    }
-}
 
 /// A key that was removed. Configurations of earlier versions have it as `false`, which changes nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -135,12 +75,12 @@ mod tests {
     use kiln_data::{Task, TextFormat};
 
     use super::*;
-    use crate::config::{MixEntry, presets};
+    use crate::config::{ByteSize, MixEntry, presets};
 
     fn limited() -> Config {
         let mut config = presets::gpt2_tiny();
         config.data.train = vec!["text".into()];
-        config.data.cache_limit = Some(DiskSize::of("1GB").expect("a size"));
+        config.data.cache_limit = Some(ByteSize::of("1GB").expect("a size"));
         config
     }
 

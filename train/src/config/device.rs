@@ -149,6 +149,15 @@ pub(crate) fn computed_again(checkpointing: ActivationCheckpointing) -> Option<&
     }
 }
 
+/// Names the policies that keep fewer activations, as the end of an advice; nothing if there are none.
+pub(crate) fn fewer_activations(now: ActivationCheckpointing) -> &'static str {
+    match now {
+        ActivationCheckpointing::Off => ", or set train.activation_checkpointing to \"selective\" or \"layer\"",
+        ActivationCheckpointing::Selective => ", or set train.activation_checkpointing to \"layer\"",
+        ActivationCheckpointing::Layer => "",
+    }
+}
+
 /// When forward and backward are replayed as CUDA graphs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -13,6 +13,8 @@ impl Config {
             ));
         }
 
+        problems.extend(super::profile_at::problem(train));
+
         let validates = !self.data.valid_files().is_empty() || self.data.split > 0.0 || self.is_built_in_task();
         if train.patience > 0 && !validates {
             problems.push(format!(

@@ -19,6 +19,34 @@ pub struct Machine {
     pub memory_bytes: Option<u64>,
 }
 
+impl Config {
+    /// Returns `machine` as far as this run may use its memory (`train.memory_limit`).
+    pub fn part_of(&self, machine: Machine) -> Machine {
+        machine.within(self.train.limit_bytes())
+    }
+}
+
+impl Machine {
+    /// Returns the machine with at most `bytes` of memory; as it is if they are not given (`train.memory_limit`).
+    pub(crate) fn within(self, bytes: Option<u64>) -> Self {
+        Self { memory_bytes: self.memory_bytes.into_iter().chain(bytes).min(), ..self }
+    }
+}
+
+/// Says how much memory there is: what `train.memory_limit` allows, or what the machine has.
+pub(crate) fn there_is(bytes: u64, is_limit: bool) -> String {
+    let whose = if is_limit { "train.memory_limit allows" } else { "this machine has" };
+    format!("{whose} {}", size(bytes))
+}
+
+/// `43 MiB`, `2.5 GiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    match bytes >> 30 {
+        0 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", gib(bytes)),
+    }
+}
+
 /// Returns a problem if the weights, gradients and optimizer state of the model alone do not fit into the memory. It begins with
 /// the key that was set.
 pub(super) fn too_large(config: &Config, machine: Machine, set: &SetKeys) -> Option<String> {
@@ -32,7 +60,8 @@ pub(super) fn too_large(config: &Config, machine: Machine, set: &SetKeys) -> Opt
         "model.target_vocab_size",
         "tokenizer.vocab_size",
     ];
-    let memory = machine.memory_bytes?;
+    let limit = config.train.limit_bytes();
+    let memory = config.part_of(machine).memory_bytes?;
 
     let vocabulary = match config.model.vocab_size() {
         0 if config.tokenizer.path.is_none() => config.tokenizer.vocab_size,
@@ -42,10 +71,10 @@ pub(super) fn too_large(config: &Config, machine: Machine, set: &SetKeys) -> Opt
     (needed > memory).then(|| {
         let key = KEYS.into_iter().find(|key| set.contains(key)).unwrap_or("model");
         format!(
-            "{key} makes a model whose weights, gradients and optimizer state need at least {:.0} GiB; this machine has {:.1} GiB: \
-             choose a smaller model, for example with --preset {}",
+            "{key} makes a model whose weights, gradients and optimizer state need at least {:.0} GiB; {}: choose a smaller model, for \
+             example with --preset {}",
             gib(needed).ceil(),
-            gib(memory),
+            there_is(memory, limit == Some(memory)),
             traits_of(config.task).on_cpu[0].1
         )
     })
@@ -63,7 +92,7 @@ fn state_bytes(model: &TransformerConfig, is_cpu: bool) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::presets;
+    use crate::config::{ByteSize, presets};
 
     const CPU: Machine = Machine { is_cpu: true, has_kernels: true, memory_bytes: Some(16 << 30) };
     const GPU: Machine = Machine { is_cpu: false, has_kernels: true, memory_bytes: Some(80 << 30) };
@@ -79,7 +108,17 @@ mod tests {
         // The largest numbers that validation lets through.
         config.model = TransformerConfig { d_ff: 1 << 20, n_encoder_layers: 10_000, ..config.model };
         assert!(too_large(&config, GPU, &SetKeys::default()).expect("exabytes").starts_with("model makes"));
+        // A smaller device in its place.
+        config.model = presets::base().model;
+        assert_eq!(too_large(&config, CPU, &SetKeys::default()), None);
+        config.train.memory_limit = Some(ByteSize::of("512MiB").expect("a size"));
+        let problem = too_large(&config, CPU, &SetKeys::default()).expect("half a GiB");
+        assert!(problem.contains("train.memory_limit allows 512 MiB"), "{problem}");
         let unknown = Machine { memory_bytes: None, ..CPU };
+        assert!(too_large(&config, unknown, &SetKeys::default()).is_some(), "the limit is known");
+        config.train.memory_limit = Some(ByteSize::of("64GiB").expect("a size"));
+        assert_eq!(CPU.within(config.train.limit_bytes()), CPU);
+        config.train.memory_limit = None;
         assert_eq!(too_large(&config, unknown, &SetKeys::of(["model.d_ff"])), None);
     }
 }

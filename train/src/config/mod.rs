@@ -5,6 +5,7 @@
 
 mod best_metric;
 mod builder;
+mod byte_size;
 mod cache_limit;
 mod chat;
 mod choices;
@@ -23,9 +24,11 @@ mod machine;
 mod mix;
 mod paths;
 pub mod presets;
+mod profile_at;
 mod prompt;
 mod reference;
 mod resolve;
+mod schedule;
 mod set_keys;
 mod spelling;
 mod suggest;
@@ -41,10 +44,11 @@ use serde::{Deserialize, Serialize};
 
 pub use best_metric::BestMetric;
 pub use builder::ConfigBuilder;
-pub use cache_limit::{DiskSize, RemovedSwitch};
+pub use byte_size::ByteSize;
+pub use cache_limit::RemovedSwitch;
 pub use choices::{LostReplicas, NonFinite, OptimizerChoice};
-pub(crate) use device::computed_again;
 pub use device::{Capture, Checkpointing, F32Products, Fp8Layers, Kernels, Precision};
+pub(crate) use device::{computed_again, fewer_activations};
 pub use generate::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 pub use kiln_data::Task;
 #[doc(hidden)]
@@ -52,11 +56,14 @@ pub use length::MANY_EPOCHS;
 pub use length::Shortened;
 pub use loss_scale::LossScaleConfig;
 pub use machine::Machine;
+pub(crate) use machine::{size, there_is};
 pub use mix::{MixEntry, MixWeight};
 pub use presets::Preset;
+pub use profile_at::ProfileSteps;
 pub use resolve::{Base, Chosen, ConfigError, Resolved, Sources, load, resolve};
 #[doc(hidden)]
 pub use resolve::{meant_by, named_task};
+pub use schedule::{DecayEnd, Schedule};
 
 /// Everything that decides what a run does. Two runs with equal configurations and equal data give equal weights on the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,7 +104,7 @@ pub struct DataConfig {
     pub cache_dir: Option<PathBuf>,
     /// translation, lm and mlm: most bytes of token caches of the training text on disk. The text is then tokenized in parts, ahead of
     /// the training, and shuffled within windows of eight parts. Unset: the whole text is tokenized once.
-    pub cache_limit: Option<DiskSize>,
+    pub cache_limit: Option<ByteSize>,
     /// Pairs: format, names of fields, limits in tokens, tolerated fraction of bad rows.
     pub corpus: CorpusConfig,
     /// Plain text: how documents are read and packed into rows.
@@ -157,39 +164,6 @@ pub struct OptimConfig {
     pub outer_momentum: f64,
 }
 
-/// Learning-rate schedules; each a pure function of the optimizer step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Schedule {
-    /// `lr` after warm-up.
-    Constant,
-    /// Half a cosine from `lr` to `lr * min_lr_ratio` at `decay_end`.
-    Cosine,
-    /// A straight line from `lr` to `lr * min_lr_ratio` at `decay_end`.
-    Linear,
-    /// Vaswani et al. 2017, section 5.3.
-    Noam,
-    /// Constant, then linear decay over the last `decay_fraction` of the steps.
-    WarmupStableDecay,
-}
-
-/// The step at which a decaying schedule (cosine, linear, warmup_stable_decay) reaches its final rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DecayEnd {
-    /// One step after the last, as in PyTorch's recipes: the last step still moves the weights.
-    AfterLastStep,
-    /// The last step, which therefore has the final rate. Runs of versions before 0.2 do this.
-    LastStep,
-}
-
-impl DecayEnd {
-    /// The value of a run whose configuration lacks the key.
-    fn without_the_key() -> Self {
-        Self::LastStep
-    }
-}
-
 /// The training loop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -230,6 +204,8 @@ pub struct TrainConfig {
     pub hidden_share: f64,
     /// Steps between metric lines. Each line is a host sync.
     pub log_every: u64,
+    /// Steps that are profiled while the run trains, as `kiln profile` does, into `profile-step-N` in its folder. 0 or none: no step.
+    pub profile_at: ProfileSteps,
     /// Steps between validations; 0: only at the end.
     pub validate_every: u64,
     /// Steps between validations at which the model also writes: translations, which are scored, or the continuation of a prompt. 0: at
@@ -253,11 +229,17 @@ pub struct TrainConfig {
     /// Micro-batches that every batch of the loader is cut into; `--auto-micro-batch` finds the number that fits in memory. The
     /// optimizer step still uses the whole batch.
     pub split_batches: usize,
+    /// Memory that the run may use on each device (`24GiB`), so that a device stands for a smaller one. Estimates and automatic choices plan
+    /// for it, and a run that holds more stops. Unset: the memory of the device.
+    pub memory_limit: Option<ByteSize>,
     /// Which activations are kept for backward: `off` keeps all, `selective` computes norms and activations again, `layer` whole
     /// layers. `auto` takes the first of these that fits into memory. Gradients are equal bit for bit.
     pub activation_checkpointing: Checkpointing,
     /// Several devices: whether each keeps master weights and optimizer state of its slice alone (ZeRO-1). Results are equal bit for bit.
     pub shard_optimizer: bool,
+    /// Several devices: MiB of the pieces in which gradients and weights travel between them. 0: up to four pieces of at least 24 MiB
+    /// between GPUs, whole slices over TCP. Results are equal bit for bit.
+    pub exchange_mib: usize,
     /// Steps from one outer step to the next (DiLoCo, Douillard et al. 2023). Each of several devices takes them alone, for slow links.
     /// 1: no outer optimizer; gradients are exchanged in every step.
     pub sync_every: u64,
@@ -329,6 +311,7 @@ impl Default for TrainConfig {
             masked_share: 0.15,
             hidden_share: 0.0,
             log_every: 10,
+            profile_at: ProfileSteps::default(),
             validate_every: 500,
             translate_every: 0,
             best_metric: BestMetric::Loss,
@@ -340,8 +323,10 @@ impl Default for TrainConfig {
             keep_last: 3,
 
             split_batches: 1,
+            memory_limit: None,
             activation_checkpointing: Checkpointing::Auto,
             shard_optimizer: true,
+            exchange_mib: 0,
             sync_every: 1,
             lost_replicas: LostReplicas::End,
             kernels: Kernels::Auto,

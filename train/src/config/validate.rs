@@ -314,6 +314,7 @@ impl TrainConfig {
         }
         problems.extend(self.f32_products.problem(self.precision));
         problems.extend(self.fp8_layers.problem(self.precision));
+        problems.extend(super::byte_size::problems(self));
         self.loss_scale.validate(problems);
     }
 }

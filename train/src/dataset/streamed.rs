@@ -10,7 +10,7 @@ use kiln_data::{
 use kiln_metrics::units::counted;
 
 use super::n_threads;
-use crate::config::{Config, DiskSize};
+use crate::config::{ByteSize, Config};
 
 /// Folder of the index and of the caches of shards, next to the other token caches.
 pub(crate) const SHARDS: &str = "train-shards";
@@ -18,7 +18,7 @@ pub(crate) const SHARDS: &str = "train-shards";
 /// Finds or makes the index of the text in `cache_dir`, and opens its rows.
 pub(super) fn open_text(
     config: &Config,
-    limit: &DiskSize,
+    limit: &ByteSize,
     cache_dir: &Path,
     (corpus, tokenizer): (&TextCorpus, &TextTokenizer),
     note: &mut dyn FnMut(&str),
@@ -33,7 +33,7 @@ pub(super) fn open_text(
 /// Does the same for pairs.
 pub(super) fn open_pairs(
     config: &Config,
-    limit: &DiskSize,
+    limit: &ByteSize,
     cache_dir: &Path,
     (corpus, tokenizers): (&PairCorpus, &PairTokenizers),
     note: &mut dyn FnMut(&str),
@@ -49,7 +49,7 @@ pub(super) fn open_pairs(
 /// Returns the shards that `count` finds or counts in `folder`, and notes a count.
 fn counted_shards(
     folder: &Path,
-    limit: &DiskSize,
+    limit: &ByteSize,
     count: impl FnOnce(&Path) -> Result<Shards>,
     note: &mut dyn FnMut(&str),
 ) -> Result<Shards> {

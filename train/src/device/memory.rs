@@ -1,5 +1,6 @@
 //! The memory of a device, and of the machine as a configuration sees it.
 
+use std::cell::Cell;
 use std::fs;
 
 use burn::tensor::Device;
@@ -63,18 +64,68 @@ pub(super) fn host_memory() -> Option<HostMemory> {
     host_memory_in(&fs::read_to_string("/proc/self/status").ok()?)
 }
 
+/// The peaks of the memory of this process: since its start, and since the last line.
+#[derive(Debug)]
+pub(super) struct HostPeaks {
+    /// The most that the process has been up to the last line.
+    before: u64,
+    /// Whether the system has forgotten the peak before the last line.
+    is_of_line: bool,
+}
+
+impl HostPeaks {
+    /// Starts the first line.
+    pub(super) fn start() -> Self {
+        let mut peaks = Self { before: 0, is_of_line: false };
+        peaks.take();
+        peaks
+    }
+
+    /// Returns the memory of this process for a line, and starts the next line. The system keeps one peak, which is forgotten here.
+    pub(super) fn take(&mut self) -> Option<HostMemory> {
+        let found = host_memory()?;
+        let line_peak_bytes = self.is_of_line.then_some(found.peak_bytes);
+        self.before = self.before.max(found.peak_bytes);
+        self.is_of_line = fs::write("/proc/self/clear_refs", "5").is_ok();
+        Some(HostMemory { peak_bytes: self.before, line_peak_bytes, ..found })
+    }
+}
+
 /// Reads `VmRSS:      1234 kB` and `VmHWM`.
 fn host_memory_in(status: &str) -> Option<HostMemory> {
     let bytes = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         Some(line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()? << 10)
     };
-    Some(HostMemory { resident_bytes: bytes("VmRSS")?, peak_bytes: bytes("VmHWM")? })
+    Some(HostMemory { resident_bytes: bytes("VmRSS")?, peak_bytes: bytes("VmHWM")?, line_peak_bytes: None })
+}
+
+thread_local! {
+    /// What the run of this thread may use of a device's memory; `None` for all of it.
+    static LIMIT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// A limit of the memory, which ends when this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Limited(Option<u64>);
+
+/// Lets [`machine_of`] see devices with at most `bytes` of memory (`train.memory_limit`), on this thread.
+pub(crate) fn limited_to(bytes: Option<u64>) -> Limited {
+    Limited(LIMIT.replace(bytes))
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        LIMIT.set(self.0);
+    }
 }
 
 /// Returns what a configuration has to know about the machine of `device`.
 pub fn machine_of(device: &Device) -> Machine {
-    Machine { is_cpu: is_cpu(device), has_kernels: has_kernels(device), memory_bytes: memory_bytes(device) }
+    let machine =
+        Machine { is_cpu: is_cpu(device), has_kernels: has_kernels(device), memory_bytes: memory_bytes(device) };
+    machine.within(LIMIT.get())
 }
 
 /// Returns the memory that `device` computes in: the GPU's, or the machine's. A limit of the process's control group counts.
@@ -96,24 +147,48 @@ fn installed(meminfo: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
+/// Held by tests that allocate large blocks and measure the memory of the process.
+#[cfg(test)]
+pub(super) static LARGE_BLOCKS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
+    use std::sync::PoisonError;
+
     use super::*;
 
     #[test]
     fn the_memory_of_this_process_is_found() {
         let status = "Name:\tkiln\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\nThreads:\t3\n";
-        assert_eq!(host_memory_in(status), Some(HostMemory { resident_bytes: 1 << 20, peak_bytes: 2 << 20 }));
+        let wanted = HostMemory { resident_bytes: 1 << 20, peak_bytes: 2 << 20, line_peak_bytes: None };
+        assert_eq!(host_memory_in(status), Some(wanted));
         assert_eq!(host_memory_in("VmRSS:\t many kB\n"), None);
         let found = host_memory().expect("Linux");
         assert!(found.resident_bytes > 1 << 20 && found.peak_bytes >= found.resident_bytes, "{found:?}");
         assert_eq!(device_memory(&Device::flex()), None);
     }
 
+    #[test]
+    fn a_line_has_its_own_peak_and_the_peak_of_the_process() {
+        let _alone = LARGE_BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peaks = HostPeaks::start();
+        let block = vec![1_u8; 256 << 20];
+        let first = peaks.take().expect("Linux");
+        assert_eq!(block[1 << 20], 1);
+        drop(block);
+        peaks.take();
+        let last = peaks.take().expect("Linux");
+        let [of_first, of_last] = [first, last].map(|memory| memory.line_peak_bytes.expect("Linux"));
+        // Other tests allocate meanwhile, but not so much.
+        assert!(of_last + (128 << 20) < of_first, "{of_first} {of_last}");
+        assert!(last.peak_bytes >= of_first && of_last >= last.resident_bytes, "{first:?} {last:?}");
+    }
+
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
     fn the_heap_of_this_process_is_counted() {
         const BYTES: usize = 512 << 20;
+        let _alone = LARGE_BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
         let live = || live_bytes(&Device::flex()).expect("glibc 2.33 or newer");
         let before = live();
         let block = vec![1_u8; BYTES];
@@ -124,6 +199,22 @@ mod tests {
         // Other tests allocate meanwhile, but not so much.
         let half = BYTES as u64 / 2;
         assert!(between > before + half && after + half < between, "{before} {between} {after}");
+    }
+
+    #[test]
+    fn a_limit_holds_on_its_thread_until_it_is_dropped() {
+        let found = || machine_of(&Device::flex()).memory_bytes.expect("Linux");
+        let whole = found();
+        let outer = limited_to(Some(3 << 20));
+        assert_eq!(found(), 3 << 20);
+        drop(limited_to(Some(u64::MAX)));
+        assert_eq!(found(), 3 << 20);
+        assert_eq!(
+            std::thread::spawn(move || machine_of(&Device::flex()).memory_bytes).join().expect("a thread"),
+            Some(whole)
+        );
+        drop(outer);
+        assert_eq!(found(), whole);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The device of a run: parses `--device`, opens the device without panics, and explains how to get a GPU build.
 
+pub(crate) mod held_memory;
 mod host_use;
 mod kernels;
 pub mod memory;
@@ -18,6 +19,7 @@ use kiln_kernels::{has_kernels, is_cuda};
 use thiserror::Error;
 
 pub use kernels::{KERNEL_FILE, KERNEL_FILE_VARIABLE, kernel_folder, take_kernel_notes};
+pub(crate) use memory::limited_to;
 pub use memory::{device_memory, live_bytes, machine_of, reserved_bytes};
 pub use peak::{peak_bytes_per_sec, peak_flops_per_sec};
 pub use precision::{PrecisionError, compute_dtype, fp8_layers};

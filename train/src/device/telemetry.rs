@@ -1,4 +1,4 @@
-//! Samples the GPU's power, clock and load, the memory of the process, and what process and machine do.
+//! Samples the GPU's power, clock and load, and what process and machine do; with a line comes the memory of the process.
 //!
 //! A thread of its own asks the driver (NVML, which is loaded at run time) four times per second, so that a slow answer
 //! delays no step. Without the library nothing is sampled, which is not an error.
@@ -14,7 +14,7 @@ use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 
 use super::host_use::Counters;
-use super::memory::host_memory;
+use super::memory::HostPeaks;
 use crate::metrics::{GpuUse, HostMemory, HostUse};
 
 /// Time between two samples.
@@ -38,13 +38,13 @@ type Source = Box<dyn FnMut() -> Option<Sample>>;
 /// The sampling thread, which ends when this is dropped.
 pub struct Telemetry {
     shared: Arc<Mutex<Shared>>,
+    peaks: HostPeaks,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
 struct Shared {
     sums: Sums,
-    host: Option<HostMemory>,
     /// Counters of the machine up to which a line has been made, and the newest ones.
     counted: Option<Counters>,
     newest: Option<Counters>,
@@ -65,11 +65,10 @@ impl Telemetry {
         let sample = move || {
             let mut source = open();
             loop {
-                let (gpu, host) = (source.as_mut().and_then(|source| source()), host_memory());
+                let gpu = source.as_mut().and_then(|source| source());
                 let counters = Counters::read(Path::new("/"));
                 {
                     let mut shared = locked(&theirs);
-                    shared.host = host;
                     shared.counted.get_or_insert_with(|| counters.clone());
                     shared.newest = Some(counters);
                     shared.sums.extend(gpu);
@@ -82,17 +81,18 @@ impl Telemetry {
         };
         // A system without another thread to spare trains without samples.
         let thread = std::thread::Builder::new().name("telemetry".into()).spawn(sample).ok();
-        Self { shared, thread }
+        Self { shared, peaks: HostPeaks::start(), thread }
     }
 
-    /// Takes the newest memory of the process, and the rates and means since the last call. Does not wait.
-    pub fn take(&self) -> (Option<HostMemory>, Option<HostUse>, Option<GpuUse>) {
+    /// Takes the memory of the process with its peak since the last call, and the rates and means since then. Does not wait.
+    pub fn take(&mut self) -> (Option<HostMemory>, Option<HostUse>, Option<GpuUse>) {
+        let host = self.peaks.take();
         let mut shared = locked(&self.shared);
         let host_use = shared.newest.as_ref().zip(shared.counted.as_ref()).and_then(|(now, then)| now.since(then));
         if host_use.is_some() {
             shared.counted = shared.newest.clone();
         }
-        (shared.host, host_use, std::mem::take(&mut shared.sums).means())
+        (host, host_use, std::mem::take(&mut shared.sums).means())
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_line_has_the_means_since_the_last_line() {
         let (asked, counted) = channel();
-        let telemetry = Telemetry::with_source(move || {
+        let mut telemetry = Telemetry::with_source(move || {
             let mut n = 0.0;
             Some(Box::new(move || {
                 n += 1.0;
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_gpu_has_no_values_and_no_error() {
-        let telemetry = Telemetry::start(&Device::flex());
+        let mut telemetry = Telemetry::start(&Device::flex());
         assert_eq!(telemetry.take().2, None);
         // No card has this address, whether there is a driver or not.
         assert!(nvml_source("ffff:ff:1f.7").is_none());

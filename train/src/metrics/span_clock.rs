@@ -37,6 +37,11 @@ impl SpanClock {
         timeline::record(span.name(), now.checked_sub(spent).unwrap_or(now), now);
     }
 
+    /// Leaves `spent`, the time until now, out of the totals.
+    pub fn exclude(&mut self, spent: Duration) {
+        self.since += spent;
+    }
+
     /// The totals since the last call. The clock restarts.
     pub fn take(&mut self) -> SpanTotals {
         let now = Instant::now();
@@ -63,6 +68,15 @@ mod tests {
         assert!(totals.spent(Span::DataWait) >= Duration::from_millis(5));
         assert_eq!(totals.spent(Span::Save), Duration::from_secs(1));
         assert_eq!(clock.take().spent(Span::DataWait), Duration::ZERO);
+    }
+
+    #[test]
+    fn time_that_is_excluded_counts_for_nothing() {
+        let mut clock = SpanClock::start();
+        let began = Instant::now();
+        std::thread::sleep(Duration::from_millis(30));
+        clock.exclude(began.elapsed());
+        assert!(clock.take().other() < Duration::from_millis(25));
     }
 
     #[test]

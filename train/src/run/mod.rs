@@ -61,7 +61,7 @@ use crate::dataset::{OwnData, RunData};
 use crate::device::DeviceChoice;
 use crate::eval::Model;
 use crate::generate::{Continuation, Filled, MaskFiller, TextGenerator, Translator};
-use crate::train::{Outcome, Signals};
+use crate::train::{Outcome, Signals, StepProfiler};
 
 /// A training run: a folder, a configuration, and how to compute.
 ///
@@ -100,6 +100,9 @@ pub struct Options {
     /// The connection to the other processes that train the run together with this one, each on a device of its own. All make
     /// the same calls; rank 0 alone writes files and notes.
     pub link: Option<Link>,
+    /// Measures the steps of `train.profile_at`. The command passes one on; without it they are not profiled, and a note says so.
+    #[doc(hidden)]
+    pub profiler: Option<Box<dyn StepProfiler>>,
 }
 
 impl Run {

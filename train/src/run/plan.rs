@@ -6,7 +6,7 @@ use anyhow::Result;
 use burn::tensor::{Device, FloatDType};
 use kiln_data::{BatchSource, Order, Shape};
 use kiln_kernels::is_cuda;
-use kiln_metrics::units::{counted, gib, thousands};
+use kiln_metrics::units::{counted, thousands};
 use kiln_model::flops::{TrainBytes, attention_has_kernel, n_params};
 use kiln_model::{ActivationCheckpointing, Positions};
 
@@ -14,7 +14,7 @@ use super::done::{Done, epochs, many_epochs};
 use super::error::RunError;
 use super::need::Need;
 use super::shapes;
-use crate::config::{Config, computed_again};
+use crate::config::{Config, computed_again, fewer_activations, size, there_is};
 use crate::dataset::RunData;
 use crate::device::{compute_dtype, device_name, is_cpu, machine_of};
 
@@ -49,6 +49,8 @@ pub struct Plan {
     /// The activations that are kept, if `bytes` is right.
     pub checkpointing: ActivationCheckpointing,
     pub(crate) memory_bytes: Option<u64>,
+    /// Whether `train.memory_limit` is what allows no more.
+    is_limited: bool,
     batch_tokens: usize,
     is_cpu: bool,
     n_params: u64,
@@ -118,7 +120,8 @@ impl Plan {
         let steps_left = config.train.steps.saturating_sub(done.steps);
         let batches_left = steps_left as f64 * (config.train.grad_accum_steps * n_devices) as f64;
         let largest = train.largest.unwrap_or(Shape::text(1, 1));
-        let machine = machine_of(device);
+        let limit = config.train.limit_bytes();
+        let machine = config.part_of(machine_of(device));
 
         let checkpointing = config.train.activation_checkpointing.chosen().unwrap_or_else(|| {
             let fits = |checkpointing: &_| {
@@ -161,6 +164,7 @@ impl Plan {
             bytes: bytes_with(largest, checkpointing),
             checkpointing,
             memory_bytes: machine.memory_bytes,
+            is_limited: limit.is_some() && limit == machine.memory_bytes,
             batch_tokens: config.loader.batch_tokens,
             is_cpu: is_cpu(device),
             n_params: n_params(&config.model).total(),
@@ -226,7 +230,8 @@ impl Plan {
 
     /// Describes the memory of a training step and of the device.
     pub fn memory_line(&self) -> String {
-        let of = self.memory_bytes.map_or(String::new(), |bytes| format!(" of {:.1} GiB", gib(bytes)));
+        let limit = if self.is_limited { " (train.memory_limit)" } else { "" };
+        let of = self.memory_bytes.map_or(String::new(), |bytes| format!(" of {}{limit}", size(bytes)));
         let again = computed_again(self.checkpointing).map_or(String::new(), |again| format!("; {again}"));
         format!("memory: about {}{of}, for the largest batch, {}{again}", size(self.bytes.total()), self.largest)
     }
@@ -241,35 +246,28 @@ impl Plan {
         let state = self.bytes.state();
         if state > memory {
             return Err(RunError::Config(format!(
-                "model.* describes {} parameters, whose weights, gradients and optimizer state need {:.1} GiB; this machine has {:.1} \
-                 GiB: choose a smaller model (--preset, model.d_model)",
+                "model.* describes {} parameters, whose weights, gradients and optimizer state need {}; {}: choose a smaller \
+                 model (--preset, model.d_model)",
                 thousands(self.n_params as f64),
-                gib(state),
-                gib(memory)
+                size(state),
+                there_is(memory, self.is_limited)
             )));
         }
 
         if self.is_cpu && !may_split && self.bytes.total() > memory {
             let fitting = (memory - state) as f64 / self.bytes.activations.total() as f64 * self.batch_tokens as f64;
             return Err(RunError::Config(format!(
-                "loader.batch_tokens {} makes batches of {}, which need about {:.1} GiB to train on; this machine has {:.1} \
-                 GiB: lower it to about {:.0} and raise train.grad_accum_steps by the same factor",
+                "loader.batch_tokens {} makes batches of {}, which need about {} to train on; {}: lower it to about {:.0} and \
+                 raise train.grad_accum_steps by the same factor{}",
                 self.batch_tokens,
                 self.largest,
-                gib(self.bytes.total()),
-                gib(memory),
-                fitting / 2.0
+                size(self.bytes.total()),
+                there_is(memory, self.is_limited),
+                fitting / 2.0,
+                fewer_activations(self.checkpointing)
             )));
         }
         Ok(())
-    }
-}
-
-/// `43 MiB`, `2.5 GiB`.
-fn size(bytes: u64) -> String {
-    match bytes >> 30 {
-        0 => format!("{} MiB", bytes >> 20),
-        _ => format!("{:.1} GiB", gib(bytes)),
     }
 }
 
@@ -299,6 +297,7 @@ mod tests {
                 ..TrainBytes::default()
             },
             memory_bytes: Some(memory),
+            is_limited: false,
             batch_tokens: 4000,
             is_cpu: true,
             n_params: 46_000_000,
@@ -361,6 +360,11 @@ mod tests {
         assert!(refused(plan(1.0, [20 * gib, 0], 16 * gib)).starts_with("model.* describes 46,000,000 parameters"));
         let error = refused(plan(1.0, [8 * gib, 32 * gib], 16 * gib));
         assert!(error.starts_with("loader.batch_tokens 4000") && error.contains("to about 500 "), "{error}");
+        assert!(error.contains("this machine has 16.0 GiB") && error.contains("or set train.activation_checkpointing"));
+        let limited = Plan { is_limited: true, ..plan(1.0, [8 * gib, 32 * gib], 16 * gib) };
+        assert!(limited.memory_line().starts_with("memory: about 40.0 GiB of 16.0 GiB (train.memory_limit)"));
+        let error = refused(Plan { checkpointing: ActivationCheckpointing::Layer, ..limited });
+        assert!(error.contains("train.memory_limit allows 16.0 GiB") && error.ends_with("same factor"), "{error}");
         assert!(plan(1.0, [8 * gib, 32 * gib], 16 * gib).check_memory(true).is_ok());
         let gpu = Plan { is_cpu: false, ..plan(1.0, [8 * gib, 32 * gib], 16 * gib) };
         assert!(gpu.check_memory(false).is_ok(), "the preflight tries it");

@@ -75,13 +75,14 @@ impl Run {
     /// Joins the other ranks.
     fn ranks(&self, device: &Device) -> Result<Ranks> {
         let Some(link) = self.options.link.clone() else { return Ok(Ranks::alone()) };
+        let piece_bytes = self.config.train.piece_bytes();
         if self.config.train.lost_replicas == LostReplicas::End {
-            return Ranks::over(link, device);
+            return Ok(Ranks::over(link, device)?.in_pieces_of(piece_bytes));
         }
         // NCCL cannot lose a rank, so weights travel over TCP: once in train.sync_every steps.
         let survives = link.survive();
         survives.map_err(|why| RunError::Config(format!("train.lost_replicas = \"go_on\": {why}")))?;
-        Ok(Ranks::over_hosts(Some(link)))
+        Ok(Ranks::over_hosts(Some(link)).in_pieces_of(piece_bytes))
     }
 
     /// The number of devices that the run is started with.

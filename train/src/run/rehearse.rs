@@ -76,6 +76,7 @@ impl Run {
             reference_operators: self.options.reference_operators,
             ranks: ranks.clone(),
             optimizers: Groups::of,
+            profiler: None,
         };
         let trainer = Trainer::with_model(setup, None, init)?;
         Ok(Rehearsal { trainer, plan: survey.plan, config, _folder: folder, _scratch: survey._scratch })

@@ -56,7 +56,7 @@ impl Prepared {
     /// As [`Self::start`].
     #[doc(hidden)]
     pub fn start_as<M: Model>(self, signals: Signals, init: &Init<'_, M>) -> Result<Session<M>> {
-        let Self { lock, leftovers, run, plan, config, device, ranks, data, weights, resume, began } = self;
+        let Self { lock, leftovers, mut run, plan, config, device, ranks, data, weights, resume, began } = self;
         let model_lines = model_lines(&plan, &run, init.is_own())?;
         config.check_figure(M::FIGURES)?;
         let computes_on_cpu = is_cpu(&device);
@@ -121,6 +121,7 @@ impl Prepared {
             reference_operators: run.options.reference_operators,
             ranks: ranks.clone(),
             optimizers: Groups::of,
+            profiler: run.options.profiler.take(),
         };
         let mut trainer = ranks.or_abort(Trainer::with_model(setup, resume, init))?;
         if !computes_on_cpu {

@@ -17,6 +17,7 @@ use super::forecast::Forecast;
 use super::lines::Reporting;
 use super::outcome::Outcome;
 use super::preflight::Preflight;
+use super::profiling::Profiling;
 use super::provenance::Provenance;
 use super::setup::Setup;
 use super::state::{Start, TrainState};
@@ -102,8 +103,7 @@ impl<M: Model> Trainer<M> {
         }
 
         // The parts of the loop.
-        let of_data = (&*train, validation.source.as_deref(), &vocabulary);
-        let provenance = provenance(&config, &run_dir, of_data, &ranks)?;
+        let provenance = provenance(&config, &run_dir, (&*train, validation.source.as_deref(), &vocabulary), &ranks)?;
         let group_size = state.group_size.map_or(1, |size| size as usize);
         let rank = Rank { rank: ranks.rank(), world_size: ranks.size(), group_size };
         let loader = Loader::for_rank(train.clone(), &config.loader, config.seed, state.position, rank)?;
@@ -114,6 +114,7 @@ impl<M: Model> Trainer<M> {
             feed: GroupFeed::new(loader, state.position, &config.train, rank, device.clone())?,
             gradients: CapturedSteps::new(config.train.capture, &device),
             reporting: Reporting::new(logging, &config, &run_dir, train, rank, peak, &device),
+            profiling: Profiling::new(setup.profiler, &config, &run_dir, state.step),
             saving: Saving::new(checkpoints, config.train.keep_last, provenance, saved_step),
             outcome: Outcome::before_training(state.step, state.train_secs, state.best.clone()),
             signals: setup.signals,

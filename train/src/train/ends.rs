@@ -13,9 +13,14 @@ use super::best::new_best;
 use super::course;
 use super::due::Validated;
 use super::lines::Reporting;
+use super::outcome::{Ended, Outcome};
+use super::state::TrainState;
+use super::summary;
 use super::trainer::Trainer;
 use crate::config::LostReplicas;
+use crate::device::is_cpu;
 use crate::eval::Model;
+use crate::metrics::RunMetrics;
 
 impl<M: Model> Trainer<M> {
     /// Validates the weights of another run before the first step. They stay the best ones if training makes them worse.
@@ -60,6 +65,7 @@ impl<M: Model> Trainer<M> {
             self.reporting.logging.note(&warning)?;
         }
         self.note_unread_batches()?;
+        self.note_missed_profiles()?;
         match self.state.sources.in_words() {
             Some(sentence) => self.reporting.logging.note(&sentence),
             None => Ok(()),
@@ -81,5 +87,60 @@ impl<M: Model> Trainer<M> {
             thousands(read as f64),
             thousands(planned as f64)
         ))
+    }
+
+    /// Ends a run that had reached its limit when it was resumed.
+    pub(super) fn end_finished_run(&mut self, ended: Ended) -> Result<Outcome> {
+        let (step, train) = (self.state.step, &self.config.train);
+        let (what, more) = match ended {
+            Ended::Steps => ("train.steps", (2 * step).to_string()),
+            Ended::NoImprovement => ("train.patience", (2 * train.patience).to_string()),
+            _ => ("train.max_minutes", (2.0 * train.max_minutes).to_string()),
+        };
+        let note = format!(
+            "this run is finished: it has reached {what} at step {step}; nothing to do; --set {what}={more} trains longer"
+        );
+        self.reporting.logging.note(&note)?;
+        self.state.ranks.finish()?;
+        self.reporting.logging.finish()?;
+        Ok(self.outcome.clone())
+    }
+
+    /// Returns the totals of the whole run, with the processes before this one.
+    pub(super) fn totals(&self, outcome: &Outcome) -> RunMetrics {
+        let TrainState { step, train_secs, source_tokens, target_tokens, best, .. } = &self.state;
+        let (host, host_syncs) = self.reporting.measured.since_first_step();
+        let tokens = source_tokens + target_tokens;
+        let device = match is_cpu(&self.state.device) {
+            true => summary::Device::Cpu,
+            false => summary::Device::Gpu(self.reporting.gpu_busy()),
+        };
+        let mut run = RunMetrics {
+            step: *step,
+            outcome: outcome.ended.name().into(),
+            train_secs: *train_secs,
+            tokens,
+            tokens_per_sec: tokens as f64 / train_secs.max(1e-9),
+            padding_ratio: outcome.throughput.padding_ratio,
+            data_wait_share: outcome.data_wait_share,
+            best_step: best.as_ref().map(|best| best.step),
+            sources: self.state.sources.clone(),
+            host,
+            host_syncs,
+            summary: String::new(),
+        };
+        run.summary = summary::sentence(&run, device, self.reporting.watch.source(), &self.config.loader);
+        run
+    }
+
+    pub(super) fn summarize(&mut self, ended: Ended) -> Outcome {
+        let Self { state, outcome, saving, reporting, .. } = self;
+        outcome.ended = ended;
+        outcome.step = state.step;
+        outcome.train_secs = state.train_secs;
+        outcome.best = state.best.clone();
+        outcome.checkpoint = saving.newest.clone();
+        reporting.measured.summarize(outcome);
+        outcome.clone()
     }
 }

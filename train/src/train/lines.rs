@@ -19,6 +19,7 @@ use super::course::Course;
 use super::device_time::DeviceClock;
 use super::guard::{Watch, in_step};
 use super::measured::Measured;
+use super::memory_limit::MemoryLimit;
 use super::slow_link::LinkWatch;
 use super::state::TrainState;
 use super::together::{losses_of_sources, of_replicas};
@@ -52,6 +53,7 @@ pub(super) struct Reporting {
     pub(super) link: LinkWatch,
     pub(super) measured: Measured,
     pub(super) course: Course,
+    pub(super) limit: MemoryLimit,
     telemetry: Telemetry,
     pub(super) device_clock: DeviceClock,
     /// Lines that have not been read, oldest first.
@@ -88,6 +90,7 @@ impl Reporting {
             link: LinkWatch::new(config.train.grad_accum_steps),
             measured: Measured::start(peak),
             course: Course::of(config),
+            limit: MemoryLimit::of(config, device),
             telemetry: Telemetry::start(device),
             device_clock: DeviceClock::of(device),
             lines: VecDeque::new(),
@@ -120,6 +123,10 @@ impl Reporting {
             self.n_in_lines -= line.n_steps;
             let padded_tokens = self.log(state, &line).inspect_err(|_| self.has_failed = true)?;
             *read.get_or_insert(0) += padded_tokens;
+        }
+        // The CPU has completed the step, and its heap is sampled anyway.
+        if read.is_some() || is_cpu(&state.device) {
+            self.limit.check(state.step)?;
         }
         Ok(read)
     }

@@ -63,6 +63,12 @@ impl Measured {
         self.window_start = Instant::now();
     }
 
+    /// Excludes `spent`, the time until now, from the training time and from every other time.
+    pub(super) fn exclude(&mut self, spent: Duration) {
+        self.clock.exclude(spent);
+        self.window_start += spent;
+    }
+
     /// Returns where the time since the last line went, validation and saving included, and the host syncs. `totals` is
     /// the training since then.
     pub(super) fn since_last_line(&mut self, totals: &SpanTotals) -> (HostTimes, u64) {

@@ -20,12 +20,16 @@ mod held;
 mod host_copy;
 mod lines;
 mod measured;
+mod memory_limit;
 mod new_kernels;
 mod outcome;
 mod patience;
 mod preflight;
+mod profile_steps;
+mod profiling;
 mod provenance;
 mod rehearse;
+mod rehearsed;
 mod setup;
 mod slow_link;
 pub mod state;
@@ -42,9 +46,11 @@ pub use lines::STEPS_BEHIND;
 pub use outcome::{Ended, Outcome};
 #[doc(hidden)]
 pub use preflight::compile_step;
+#[doc(hidden)]
+pub use profiling::{PROFILE_FOLDER, ProfiledRun, StepProfiler, Watched};
 pub use provenance::Provenance;
 pub(crate) use provenance::vocabulary_files;
-pub use rehearse::{Rehearsed, RehearsedStep};
+pub use rehearsed::{Rehearsed, RehearsedStep};
 pub use setup::{Setup, Signals, Validation};
 #[doc(hidden)]
 pub use slow_link::accumulation_for;

@@ -3,32 +3,14 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use kiln_data::Shape;
 use kiln_ranks::Phase;
 
 use super::capture::Replayed;
+use super::rehearsed::{Rehearsed, RehearsedStep};
 use super::trainer::Trainer;
+use crate::device::limited_to;
 use crate::eval::Model;
 use crate::metrics::Round;
-use crate::metrics::deferred::StepFacts;
-
-/// A step that was looked at.
-#[derive(Debug, Clone)]
-pub struct RehearsedStep {
-    /// What the host knows about it.
-    pub facts: StepFacts,
-    /// The shapes of its micro-batches.
-    pub shapes: Vec<Shape>,
-    /// Fraction of its micro-batches that were replayed as CUDA graphs; `None` where nothing can be recorded.
-    pub replayed_share: Option<f64>,
-    /// When it began, with the next batch.
-    pub started: Instant,
-    /// When the host was done with it. The device may not be.
-    pub ended: Instant,
-}
-
-/// Steps that were looked at.
-pub type Rehearsed = Round<RehearsedStep>;
 
 impl<M: Model> Trainer<M> {
     /// Takes `n_before` steps, waits for the device, calls `begin`, takes `n_steps` more, waits for the device again, and returns
@@ -40,7 +22,7 @@ impl<M: Model> Trainer<M> {
     /// # Errors
     /// If data cannot be read, the device fails, or a loss is not finite.
     pub fn rehearse(&mut self, n_before: u64, n_steps: u64, begin: impl FnOnce() -> Result<()>) -> Result<Rehearsed> {
-        let _installed = self.operators.install();
+        let (_installed, _limited) = (self.operators.install(), limited_to(self.config.train.limit_bytes()));
         self.reporting.measured.restart();
         self.round(n_before)?; // host sync
         self.gradients.take_replayed();
@@ -59,7 +41,7 @@ impl<M: Model> Trainer<M> {
     /// # Errors
     /// As [`Self::rehearse`].
     pub fn rehearse_eagerly(&mut self, begin: impl FnOnce()) -> Result<Rehearsed> {
-        let _installed = self.operators.install();
+        let (_installed, _limited) = (self.operators.install(), limited_to(self.config.train.limit_bytes()));
         self.gradients.pause(true);
         self.round(0)?; // host sync
 

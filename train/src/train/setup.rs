@@ -10,6 +10,7 @@ use kiln_metrics::logging::Logging;
 use kiln_model::ActivationCheckpointing;
 use kiln_ranks::Ranks;
 
+use super::profiling::StepProfiler;
 use crate::checkpoint::NamedTensor;
 use crate::config::task::traits_of;
 use crate::config::{Config, Task};
@@ -47,6 +48,8 @@ pub struct Setup {
     pub ranks: Ranks,
     /// Chooses the optimizers of a run and their parameters: [`Groups::of`], or others.
     pub optimizers: fn(&Config, FloatDType) -> Groups,
+    /// Measures the steps of `train.profile_at`.
+    pub profiler: Option<Box<dyn StepProfiler>>,
 }
 
 /// The data that a run is validated on.

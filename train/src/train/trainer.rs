@@ -22,16 +22,16 @@ use super::lines::Reporting;
 use super::measured::Measured;
 use super::outcome::{Ended, Outcome};
 use super::patience;
+use super::profiling::Profiling;
 use super::setup::{Signals, Validation};
 use super::state::TrainState;
 use super::step::train_step_with;
-use super::summary;
 use super::together::Step;
 use crate::config::{Config, LostReplicas};
 use crate::dataset::Vocabulary;
-use crate::device::is_cpu;
+use crate::device::{is_cpu, limited_to};
 use crate::eval::Model;
-use crate::metrics::{RunMetrics, Span};
+use crate::metrics::Span;
 
 /// Trains a model: one of Kiln's, or any other [`Model`].
 pub struct Trainer<M: Model = Transformer> {
@@ -45,6 +45,7 @@ pub struct Trainer<M: Model = Transformer> {
     pub(super) vocabulary: Vocabulary,
     pub(super) validation: Validation,
     pub(super) reporting: Reporting,
+    pub(super) profiling: Profiling,
     pub(super) saving: Saving,
     pub(super) signals: Signals,
     pub(super) outcome: Outcome,
@@ -103,7 +104,7 @@ impl<M: Model> Trainer<M> {
     /// # Errors
     /// If data cannot be read, a file cannot be written, the device fails, or a loss is not finite.
     pub fn run(&mut self) -> Result<Outcome> {
-        let _installed = self.operators.install();
+        let (_installed, _limited) = (self.operators.install(), limited_to(self.config.train.limit_bytes()));
         if let Some(ended) = self.finished(self.state.train_secs) {
             return self.end_finished_run(ended);
         }
@@ -117,6 +118,10 @@ impl<M: Model> Trainer<M> {
             self.validate_weights()?; // host sync
         }
 
+        self.note_profiles()?;
+        if let Some(note) = self.reporting.limit.note(&self.config) {
+            self.reporting.logging.note(&note)?;
+        }
         self.forecast.start();
         self.reporting.measured.restart();
         let ended = self.steps().inspect_err(|error| self.reporting.log_completed_steps(&mut self.state, error))?;
@@ -132,8 +137,10 @@ impl<M: Model> Trainer<M> {
     fn steps(&mut self) -> Result<Ended> {
         let ended = loop {
             self.state.ranks.enter(Phase::Step);
+            self.begin_profile()?; // host sync, before a step of train.profile_at
             let group = self.feed.next_group(&mut self.reporting.measured.clock)?; // uploaded ahead
             let Step { facts, ended, save_now, regroup, .. } = self.step(&group)?; // stays on the device
+            self.end_profile(&group, &facts)?; // host sync, after a step of train.profile_at
             self.saving.poll()?;
 
             let due = Due::after(self.state.step, ended, save_now, &self.config, &self.validation);
@@ -171,6 +178,7 @@ impl<M: Model> Trainer<M> {
             }
         };
 
+        self.write_profile()?;
         // Wait for the save in progress: the run has finished only if it succeeds.
         self.saving.wait()?;
         self.saving.ensure_in_place()?;
@@ -341,60 +349,5 @@ impl<M: Model> Trainer<M> {
         }
         let limit_secs = self.config.train.max_minutes * 60.0;
         (limit_secs > 0.0 && train_secs >= limit_secs).then_some(Ended::Time)
-    }
-
-    /// Ends a run that had reached its limit when it was resumed.
-    fn end_finished_run(&mut self, ended: Ended) -> Result<Outcome> {
-        let (step, train) = (self.state.step, &self.config.train);
-        let (what, more) = match ended {
-            Ended::Steps => ("train.steps", (2 * step).to_string()),
-            Ended::NoImprovement => ("train.patience", (2 * train.patience).to_string()),
-            _ => ("train.max_minutes", (2.0 * train.max_minutes).to_string()),
-        };
-        let note = format!(
-            "this run is finished: it has reached {what} at step {step}; nothing to do; --set {what}={more} trains longer"
-        );
-        self.reporting.logging.note(&note)?;
-        self.state.ranks.finish()?;
-        self.reporting.logging.finish()?;
-        Ok(self.outcome.clone())
-    }
-
-    /// Returns the totals of the whole run, with the processes before this one.
-    fn totals(&self, outcome: &Outcome) -> RunMetrics {
-        let TrainState { step, train_secs, source_tokens, target_tokens, best, .. } = &self.state;
-        let (host, host_syncs) = self.reporting.measured.since_first_step();
-        let tokens = source_tokens + target_tokens;
-        let device = match is_cpu(&self.state.device) {
-            true => summary::Device::Cpu,
-            false => summary::Device::Gpu(self.reporting.gpu_busy()),
-        };
-        let mut run = RunMetrics {
-            step: *step,
-            outcome: outcome.ended.name().into(),
-            train_secs: *train_secs,
-            tokens,
-            tokens_per_sec: tokens as f64 / train_secs.max(1e-9),
-            padding_ratio: outcome.throughput.padding_ratio,
-            data_wait_share: outcome.data_wait_share,
-            best_step: best.as_ref().map(|best| best.step),
-            sources: self.state.sources.clone(),
-            host,
-            host_syncs,
-            summary: String::new(),
-        };
-        run.summary = summary::sentence(&run, device, self.reporting.watch.source(), &self.config.loader);
-        run
-    }
-
-    fn summarize(&mut self, ended: Ended) -> Outcome {
-        let Self { state, outcome, saving, reporting, .. } = self;
-        outcome.ended = ended;
-        outcome.step = state.step;
-        outcome.train_secs = state.train_secs;
-        outcome.best = state.best.clone();
-        outcome.checkpoint = saving.newest.clone();
-        reporting.measured.summarize(outcome);
-        outcome.clone()
     }
 }

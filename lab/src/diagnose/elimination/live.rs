@@ -169,7 +169,7 @@ fn peak<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Fou
         true => subject.n_params() * LEAST_BYTES,
         false => n_params(&subject.config.model).total() * LEAST_BYTES,
     };
-    figures.memory_bytes = machine_of(&subject.device).memory_bytes;
+    figures.memory_bytes = subject.config.part_of(machine_of(&subject.device)).memory_bytes;
 
     let words = format!("for the largest batch, {}; kiln memory lists what for", subject.largest);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);

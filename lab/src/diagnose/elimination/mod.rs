@@ -76,7 +76,7 @@ pub fn diagnose<M: Model>(
     let mut outcomes = Vec::new();
     for test in Test::ALL.into_iter().filter(|test| tests.contains(test)) {
         show(Event::Begins(test));
-        let telemetry = Telemetry::start(&subject.device);
+        let mut telemetry = Telemetry::start(&subject.device);
         let found = run(test, subject, &mut figures).with_context(|| format!("the test {test}"))?;
         let (.., gpu) = telemetry.take();
         subject.device.clone().inner().memory_cleanup();

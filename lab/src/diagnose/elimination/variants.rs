@@ -156,7 +156,7 @@ fn batch<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> Result<Fo
     let large = Shape { batch_size: LARGER * rows, ..subject.largest };
     let need = Need { dtype: subject.dtype, n_devices: 1, checkpointing: subject.checkpointing };
     let needed = need.of(subject.config, &subject.device, large).total();
-    if machine_of(&subject.device).memory_bytes.is_some_and(|memory| needed > memory) {
+    if subject.config.part_of(machine_of(&subject.device)).memory_bytes.is_some_and(|memory| needed > memory) {
         return Ok(Err(format!("a batch of {LARGER} times as many rows does not fit into the memory")));
     }
 

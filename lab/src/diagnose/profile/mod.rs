@@ -11,18 +11,21 @@ mod memory;
 mod recording;
 mod roofs;
 mod rows;
+mod running;
+mod sums;
 mod trace;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
+use burn::tensor::{Device, FloatDType};
 use kiln_kernels::calls::Call;
-use kiln_metrics::units::thousands;
+use kiln_metrics::units::{counted, thousands};
 use kiln_ranks::Ranks;
 use kiln_train::device::{device_name, is_cpu};
 use kiln_train::eval::{Init, Model};
 use kiln_train::metrics::Span;
-use kiln_train::run::{Rehearsal, Run};
+use kiln_train::run::Run;
 use serde::{Deserialize, Serialize};
 
 use self::gpu::{GpuRecords, Watching};
@@ -31,6 +34,8 @@ use self::recording::Recording;
 pub use self::roofs::{RoofSource, Roofs};
 pub use self::rows::{Bound, Roof, Row, RowWork};
 use self::rows::{Measured, rows};
+pub use self::running::StepRecorder;
+pub use self::sums::{Sum, sums};
 pub use self::trace::Trace;
 use super::ledger::dtype_name;
 
@@ -187,9 +192,28 @@ pub fn take<M: Model>(run: &Run, init: &Init<'_, M>, schedule: Schedule, ranks: 
     let roofs = Roofs::of(&device, rehearsal.plan.dtype)?;
     let recording = Recording::take(&mut rehearsal, schedule.warm_up, schedule.steps, watched)?;
 
-    let mut profile = of(&recording, &rehearsal, schedule, roofs);
-    let title = format!("{} steps of {} after {}", schedule.steps, profile.model, schedule.warm_up);
-    let trace = Trace::of(&recording, &title, &device_name(&device));
+    let state = rehearsal.trainer.state();
+    let n_params = state.optimizer.table().n_params();
+    let subject = Subject { n_params, device: &state.device, dtype: rehearsal.plan.dtype, warm_up: schedule.warm_up };
+    let profile = of(&recording, subject, roofs);
+    of_all_ranks(&recording, profile, ranks)
+}
+
+/// What is profiled.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    n_params: usize,
+    device: &'a Device,
+    dtype: FloatDType,
+    /// Steps that were taken before.
+    warm_up: u64,
+}
+
+/// Lays out the time line of a profile, and joins both with the other ranks'.
+fn of_all_ranks(recording: &Recording, mut profile: Profile, ranks: &Ranks) -> Result<(Profile, Trace)> {
+    let steps = counted(profile.steps.len() as u64, "step");
+    let title = format!("{steps} of {} after {}", profile.model, profile.warm_up);
+    let trace = Trace::of(recording, &title, &profile.device);
     if !ranks.are_many() {
         return Ok((profile, trace));
     }
@@ -198,13 +222,13 @@ pub fn take<M: Model>(run: &Run, init: &Init<'_, M>, schedule: Schedule, ranks: 
     let began = SystemTime::now().checked_sub(recording.rehearsed.started.elapsed()).unwrap_or(UNIX_EPOCH);
     let began = began.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1e6;
     let (rows, traces): (Vec<_>, Vec<_>) =
-        ranks.share("sharing the profile", (RankRow::of(&recording, &profile), (trace, began)))?.into_iter().unzip();
+        ranks.share("sharing the profile", (RankRow::of(recording, &profile), (trace, began)))?.into_iter().unzip();
     profile.ranks = rows;
     Ok((profile, Trace::of_ranks(traces)))
 }
 
-fn of<M: Model>(recording: &Recording, rehearsal: &Rehearsal<M>, schedule: Schedule, roofs: Roofs) -> Profile {
-    let (secs, state) = (recording.secs(), rehearsal.trainer.state());
+fn of(recording: &Recording, subject: Subject<'_>, roofs: Roofs) -> Profile {
+    let (secs, Subject { n_params, device, dtype, warm_up }) = (recording.secs(), subject);
     let facts = || recording.rehearsed.results.iter().map(|step| &step.facts);
     let [tokens, positions] =
         [facts().map(|facts| facts.tokens).sum::<u64>(), facts().map(|facts| facts.padded_tokens).sum()];
@@ -212,10 +236,10 @@ fn of<M: Model>(recording: &Recording, rehearsal: &Rehearsal<M>, schedule: Sched
     Profile {
         schema: SCHEMA,
         kiln: env!("CARGO_PKG_VERSION").into(),
-        model: format!("{} parameters", thousands(state.optimizer.table().n_params() as f64)),
-        device: device_name(&state.device),
-        dtype: dtype_name(rehearsal.plan.dtype),
-        warm_up: schedule.warm_up,
+        model: format!("{} parameters", thousands(n_params as f64)),
+        device: device_name(device),
+        dtype: dtype_name(dtype),
+        warm_up,
         steps: recording.rehearsed.results.iter().map(StepRow::of).collect(),
         total_ms: secs * 1e3,
         tokens_per_sec: tokens as f64 / secs.max(1e-12),
@@ -224,12 +248,12 @@ fn of<M: Model>(recording: &Recording, rehearsal: &Rehearsal<M>, schedule: Sched
         loader: loader_rows(recording),
         operators: match &recording.gpu {
             Some(gpu) => rows(kernels::by_operator(gpu, &recording.calls, &recording.replayed_calls()), secs, &roofs),
-            None if is_cpu(&state.device) => operator_rows(recording, &roofs),
+            None if is_cpu(device) => operator_rows(recording, &roofs),
             None => rows(recording.calls.iter().filter_map(between_events), secs, &roofs),
         },
         kernels: recording.gpu.as_ref().map_or(Vec::new(), |gpu| rows(kernels::by_kernel(gpu), secs, &roofs)),
         gpu: recording.gpu.as_ref().map(|gpu| GpuUse::of(gpu, secs)),
-        memory: recording.memory.line.clone(),
+        memory: recording.memory.as_ref().and_then(|memory| memory.line.clone()),
         ranks: Vec::new(),
         roofs,
         notes: recording.notes.clone(),

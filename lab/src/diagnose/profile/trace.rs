@@ -174,7 +174,7 @@ impl Trace {
 
     /// Draws the step whose memory was watched, behind the others, and the bytes in use by category.
     fn memory(&mut self, recording: &Recording) {
-        let MemoryStep { rehearsed, line: Some(line), .. } = &recording.memory else { return };
+        let Some(MemoryStep { rehearsed, line: Some(line), .. }) = &recording.memory else { return };
         let began = recording.micros(rehearsed.started);
         let step = format!("step {}, whose memory was watched", rehearsed.results[0].facts.step);
         let span = [began, recording.micros(rehearsed.ended)];

@@ -41,6 +41,7 @@ mod slice;
 mod tests;
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 #[cfg(not(feature = "cuda"))]
@@ -95,6 +96,9 @@ pub struct CollectiveTime {
 #[derive(Clone)]
 pub struct Communicator {
     link: Arc<Link>,
+    /// Bytes of the pieces in which slices travel; `None` lets the kernels choose.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "slices travel on GPUs alone"))]
+    piece_bytes: Option<NonZeroUsize>,
 }
 
 impl fmt::Debug for Communicator {
@@ -118,7 +122,13 @@ impl Communicator {
             return Err(NcclError::NoSuchRank { rank, world_size });
         }
         let link = Link::join(library, id, rank, world_size, &device.clone().inner())?;
-        Ok(Self { link: Arc::new(link) })
+        Ok(Self { link: Arc::new(link), piece_bytes: None })
+    }
+
+    /// Lets slices travel in pieces of at most `bytes` in [`Self::add_up`] and [`Self::adamw_step`]; `None` lets the kernels choose. All
+    /// ranks must give the same. The results do not depend on it.
+    pub fn in_pieces_of(self, bytes: Option<NonZeroUsize>) -> Self {
+        Self { piece_bytes: bytes, ..self }
     }
 
     /// Returns the number of this rank, from 0.

@@ -1,6 +1,8 @@
 //! How a rank's slice of a flat tensor is cut: into chunks that have a sum of squares each, and into pieces that travel one
 //! after the other.
 
+#[cfg(any(test, feature = "cuda"))]
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,7 +18,7 @@ const PIECE_BYTES: usize = 24 << 20;
 /// while the other waited for it.
 #[cfg(test)]
 const PIECE_BYTES: usize = 64 << 10;
-/// Pieces of a slice, at most. Each is a launch of NCCL.
+/// Pieces of a slice, at most, unless the caller names their size. Each is a launch of NCCL.
 #[cfg(any(test, feature = "cuda"))]
 const MOST_PIECES: usize = 4;
 
@@ -119,11 +121,14 @@ impl SliceLayout {
 }
 
 /// Cuts the slices that end at `bounds` into pieces: the pieces of each rank, one list per turn. `size` is the bytes of an
-/// element. All ranks cut alike.
+/// element, `most_bytes` the bytes of a piece if the caller names them. All ranks cut alike.
 #[cfg(any(test, feature = "cuda"))]
-pub(crate) fn pieces(bounds: &[usize], size: usize) -> Vec<Vec<Range<usize>>> {
+pub(crate) fn pieces(bounds: &[usize], size: usize, most_bytes: Option<NonZeroUsize>) -> Vec<Vec<Range<usize>>> {
     let longest = bounds.windows(2).map(|slice| slice[1] - slice[0]).max().unwrap_or(0);
-    let n = (longest * size / PIECE_BYTES).clamp(1, MOST_PIECES);
+    let n = match most_bytes {
+        Some(bytes) => (longest * size).div_ceil(bytes.get()).max(1),
+        None => (longest * size / PIECE_BYTES).clamp(1, MOST_PIECES),
+    };
     let cut = |slice: &[usize], turn: usize| match turn == n {
         true => slice[1],
         false => slice[0] + (slice[1] - slice[0]) * turn / n / ALIGNMENT * ALIGNMENT,
@@ -138,10 +143,17 @@ mod tests {
     #[test]
     fn pieces_cover_each_slice_in_order_and_begin_where_vectors_do() {
         let k = PIECE_BYTES / 4;
-        for (bounds, size, turns) in
-            [(vec![0, 6 * k, 12 * k + 512], 2, 3), (vec![256, 512, 20 * k], 4, 4), (vec![0, 256, 256, 1024], 4, 1)]
-        {
-            let found = pieces(&bounds, size);
+        let odd = NonZeroUsize::new(1000);
+        for (bounds, size, most_bytes, turns) in [
+            (vec![0, 6 * k, 12 * k + 512], 2, None, 3),
+            (vec![256, 512, 20 * k], 4, None, 4),
+            (vec![0, 256, 256, 1024], 4, None, 1),
+            (vec![0, 256, 256, 1024], 4, odd, 4),
+            (vec![0, 512, 9 * 256 + 40], 2, odd, 4),
+            (vec![0, 512, 1024], 2, NonZeroUsize::new(1 << 30), 1),
+            (vec![0, 256, 512], 2, NonZeroUsize::new(1), 512),
+        ] {
+            let found = pieces(&bounds, size, most_bytes);
             assert_eq!(found.len(), turns, "{bounds:?}");
             for rank in 0..bounds.len() - 1 {
                 let mut at = bounds[rank];

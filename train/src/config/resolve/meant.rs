@@ -10,7 +10,7 @@ use super::other_names::{LAYER_KEYS, is_number_of_layers, other_name, squashed};
 use crate::config::Config;
 
 /// Keys that no preset sets, so its TOML lacks them.
-pub(super) const OPTIONAL_KEYS: [&str; 18] = [
+pub(super) const OPTIONAL_KEYS: [&str; 19] = [
     "preset",
     "data.cache_dir",
     "data.cache_limit",
@@ -29,6 +29,7 @@ pub(super) const OPTIONAL_KEYS: [&str; 18] = [
     "model.local_rope_theta",
     "model.attention_scale",
     "model.logits_chunk_rows",
+    "train.memory_limit",
 ];
 
 /// What limits pairs as `data.text.seq_len` limits texts.

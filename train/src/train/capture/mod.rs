@@ -35,7 +35,7 @@ use super::feed::shape_of;
 use super::state::TrainState;
 use super::step::{MicroBatch, compute_gradients, in_order, train_step_with};
 use crate::config::Capture;
-use crate::device::{device_name, reserved_bytes};
+use crate::device::{device_name, machine_of, reserved_bytes};
 use crate::eval::Model;
 use crate::metrics::deferred::Measures;
 use crate::optim::FlatGradients;
@@ -179,6 +179,12 @@ impl<M: Model> CapturedSteps<M> {
         Replayed { share, graphs: Some(self.n_recorded()) }
     }
 
+    /// Returns the micro-batches since the last call of [`Self::take_replayed`]: replayed ones and all. `None` where nothing is ever
+    /// recorded.
+    pub(super) fn counted(&self) -> Option<[u64; 2]> {
+        self.counted
+    }
+
     /// Computes everything eagerly until it is called with `false`, and makes no recordings meanwhile.
     pub(super) fn pause(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
@@ -262,7 +268,7 @@ impl<M: Model> CapturedSteps<M> {
     /// Returns whether there is memory for another recording. The first one is assumed to need as much as all tensors
     /// so far.
     fn has_room(&self, policy: Policy, state: &TrainState<M>, reserved: Option<u64>) -> bool {
-        let Some((reserved, capacity)) = reserved.zip(state.device.memory_capacity()) else { return true };
+        let Some((reserved, capacity)) = reserved.zip(machine_of(&state.device).memory_bytes) else { return true };
         let next = if self.n_recorded() == 0 { reserved } else { self.largest_bytes };
         (reserved + next) as f64 <= policy.memory_share * capacity as f64
     }

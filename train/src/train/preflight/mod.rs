@@ -81,7 +81,8 @@ impl Preflight<'_> {
         let begin = |checkpointing| first.take().map_or_else(|| begin(checkpointing), Ok);
 
         logging.begin(Activity::Work("trying the largest batch"))?;
-        let attempt = |state: &_, splits| probe::try_largest(state, train, valid, accum, splits);
+        let limit = config.memory_limit.clone();
+        let attempt = |state: &_, splits| probe::try_within(limit.as_ref(), state, train, valid, [accum, splits]);
         let note = |note: &str| logging.note(note);
         let whole = Footprint { splits: config.split_batches, checkpointing };
         let is_auto = config.activation_checkpointing == Checkpointing::Auto;

@@ -11,6 +11,8 @@ use burn::tensor::Device;
 use kiln_data::{BatchSource, EpochPlan, HostBatch, Order, Shape, panic_text};
 use kiln_ranks::Ranks;
 
+use crate::config::{ByteSize, size};
+use crate::device::held_memory::HeldMemory;
 use crate::device::upload_split;
 use crate::eval::{Model, validation_loss};
 use crate::metrics::host_sync::waiting;
@@ -89,6 +91,25 @@ pub(super) fn try_largest<M: Model>(
         guarded(batch.shape(), || forward(state, &batch))?;
     }
     Ok(())
+}
+
+/// Tries the largest batches, with `counts` of uploads and of micro-batches, and fails if they take more memory than the run may hold.
+pub(super) fn try_within<M: Model>(
+    limit: Option<&ByteSize>,
+    state: &TrainState<M>,
+    train: &Arc<dyn BatchSource>,
+    valid: Option<&Arc<dyn BatchSource>>,
+    counts: [usize; 2],
+) -> Result<(), Failure> {
+    let watched = limit.and_then(|limit| Some((limit, HeldMemory::watch(&state.device)?)));
+    try_largest(state, train, valid, counts[0], counts[1])?;
+    let Some((limit, held)) = watched else { return Ok(()) };
+    let peak = held.take_peak();
+    if peak <= limit.bytes() {
+        return Ok(());
+    }
+    let shape = largest_batch(train, state).map_err(Failure::Other)?.shape();
+    Err(Failure::Memory { shape, reason: format!("train.memory_limit = {limit}, and {} were held", size(peak)) })
 }
 
 /// Returns all unused memory to the device. Earlier failures may show here once more; they have been reported.

@@ -86,6 +86,7 @@ impl Corpora {
             reference_operators: false,
             ranks: Ranks::alone(),
             optimizers: self.optimizers,
+            profiler: None,
         }
     }
 

@@ -196,7 +196,7 @@ fn the_time_that_measuring_takes_per_step() {
     let folder = tempfile::tempdir().expect("a folder");
     let extent = Extent { start_step: 0, total_steps: STEPS, max_time: None };
     let mut logging = Logging::for_run(folder.path(), extent).expect("writable");
-    let (mut clock, mut outliers, telemetry) =
+    let (mut clock, mut outliers, mut telemetry) =
         (SpanClock::start(), Outliers::default(), Telemetry::start(&Device::flex()));
     let mut line: Vec<StepMetrics> = Vec::new();
     let [mut of_steps, mut of_lines] = [Vec::new(), Vec::new()];

@@ -1,5 +1,6 @@
 //! Several ranks, in threads of this process and linked over loopback, against one rank that accumulates.
 
+use std::num::NonZeroUsize;
 use std::thread;
 
 use kiln_data::{Loader, Rank};
@@ -17,6 +18,18 @@ pub(super) fn run_on(
     dir: &Path,
     stop: Option<(usize, u64)>,
 ) -> Vec<(Outcome, Vec<String>)> {
+    run_in_pieces(size, corpora, config, dir, stop, None)
+}
+
+/// Trains as [`run_on`]; slices travel in pieces of `piece_bytes`.
+fn run_in_pieces(
+    size: usize,
+    corpora: &Corpora,
+    config: &Config,
+    dir: &Path,
+    stop: Option<(usize, u64)>,
+    piece_bytes: Option<NonZeroUsize>,
+) -> Vec<(Outcome, Vec<String>)> {
     let has_checkpoint = dir.join("checkpoints").is_dir();
     let worlds = World::on_loopback(size, free_port().expect("a port"));
     let train = |world: World| {
@@ -29,7 +42,7 @@ pub(super) fn run_on(
         let stop_at = stop.filter(|(stopper, _)| *stopper == rank).map_or(u64::MAX, |(_, step)| step);
         let mut logging = Logging::silent();
         logging.add(Recorder { records: records.clone(), stop: flag.clone(), stop_at });
-        let ranks = Ranks::over(link, &Device::flex()).expect("ranks on CPUs");
+        let ranks = Ranks::over(link, &Device::flex()).expect("ranks on CPUs").in_pieces_of(piece_bytes);
         let setup = Setup { ranks, ..corpora.setup(config, dir, logging, flag) };
 
         let mut trainer = Trainer::new(setup, resume).expect("a trainer");
@@ -66,6 +79,28 @@ fn n_ranks_take_the_steps_of_n_accumulated_micro_batches_bit_for_bit() {
             assert_eq!(records, &wanted, "{size} ranks: losses, norms, tokens and scores of rank {rank}");
         }
         assert_eq!(snapshot(&many), snapshot(&one), "{size} ranks, sharded: {is_sharded}");
+    }
+}
+
+#[test]
+fn pieces_of_any_size_change_no_bit() {
+    let corpora = Corpora::new(200);
+    // Gradients by slices, whole weights now and then, and numbers that are too few for slices.
+    let (sliced, few) = (corpora.config(), of_one_norm(&corpora));
+    for (name, size, config) in [("sliced", 2, sliced), ("weights", 3, local_steps(&corpora)), ("few", 3, few)] {
+        let dir = |pieces: &str| corpora.dir.path().join(format!("{name}-{pieces}"));
+        let whole = run_on(size, &corpora, &config, &dir("whole"), None);
+        for bytes in [2050, 30_001, 1 << 30] {
+            let cut = dir(&bytes.to_string());
+            let found = run_in_pieces(size, &corpora, &config, &cut, None, NonZeroUsize::new(bytes));
+            // Slow machines get a line about the time left.
+            let is_result = |record: &&String| !record.starts_with("note about ");
+            let of_rank = |records: &[String]| records.iter().filter(is_result).cloned().collect::<Vec<_>>();
+            let records =
+                |of: &[(Outcome, Vec<String>)]| of.iter().map(|(_, records)| of_rank(records)).collect::<Vec<_>>();
+            assert_eq!(records(&found), records(&whole), "{name}: pieces of {bytes} bytes");
+            assert_eq!(snapshot(&cut), snapshot(&dir("whole")), "{name}: pieces of {bytes} bytes");
+        }
     }
 }
 

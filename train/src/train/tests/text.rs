@@ -91,6 +91,7 @@ impl TextRun {
             reference_operators: false,
             ranks: Ranks::alone(),
             optimizers: Groups::of,
+            profiler: None,
         };
         let outcome = Trainer::new(setup, resume).expect("a trainer").run().expect("a run");
         (outcome, Rc::try_unwrap(records).expect("the trainer is gone").into_inner())

@@ -54,7 +54,7 @@ impl RankOps for CubeBackend {
         let sum = empty(&own, [layout.len()], DType::F32);
         let squares = empty(&own, [layout.n_chunks()], DType::F32);
 
-        let turns = pieces(layout.bounds(), size);
+        let turns = pieces(layout.bounds(), size, communicator.piece_bytes);
         let exchanged = turns.iter().map(|turn| exchanged(turn, &layout, size)).collect();
         let exchange = Transfer::exchange(&own, &received, exchanged);
         for turn in 0..turns.len() {
@@ -99,7 +99,7 @@ impl RankOps for CubeBackend {
             Operation::new(Kind::AllGather, &all, &all, &bounds).submit(link);
             return (master, m, v, all);
         }
-        let turns = pieces(&bounds, size);
+        let turns = pieces(&bounds, size, communicator.piece_bytes);
         let gather = Transfer::all_gather(&all, turns.iter().map(|turn| gathered(turn, rank, size)).collect());
         for (turn, of_ranks) in turns.iter().enumerate() {
             if !of_ranks[rank].is_empty() {
