@@ -62,8 +62,7 @@ impl TextTokenizer {
     /// small.
     pub fn train(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<Self> {
         refuse(config.validate_for_text())?;
-        let json = train::train_on_text(config, corpus, num_threads)?;
-        Self::parse(Stored { json, model: None }, None, config, &Value::Null)
+        Self::of_trained(train::train_on_text(config, corpus, num_threads)?, config)
     }
 
     /// Trains on documents in memory. The result is the same as for a text with these documents.
@@ -73,7 +72,10 @@ impl TextTokenizer {
     /// If the configuration is invalid or the vocabulary is too small.
     pub fn train_on_documents(config: &TokenizerConfig, documents: &[String], num_threads: usize) -> Result<Self> {
         refuse(config.validate_for_text())?;
-        let json = train::train_on_documents(config, documents, num_threads)?;
+        Self::of_trained(train::train_on_documents(config, documents, num_threads)?, config)
+    }
+
+    pub(super) fn of_trained(json: String, config: &TokenizerConfig) -> Result<Self> {
         Self::parse(Stored { json, model: None }, None, config, &Value::Null)
     }
 
