@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A [`PairSource`] makes batches of pairs for an encoder-decoder; a [`TextSource`] makes batches of plain text for a
-//! language model, and so does a [`StreamedSource`] for text that is larger than its token cache may be ([`StreamedRows`] for rows that are not packed). A [`Loader`] produces the batches
+//! language model. A [`StreamedSource`] does so for text that is larger than its token cache may be; a [`StreamedRows`] is for rows that are
+//! not packed, and a [`StreamedMix`] mixes several of either. A [`Loader`] produces the batches
 //! of each in an endless sequence, a [`OnePass`] each batch once.
 //! A [`ChatSource`]
 //! makes batches of conversations. [`TextTokenizer::decode_stream`] turns the ids that a model generates into text as they arrive.

@@ -31,8 +31,8 @@ mod text;
 mod unknown;
 
 pub(crate) use block_start::BlockStart;
-pub use filter::{FilterConfig, FilteredRows, HeldOut, LengthUnit, RowFilter};
 pub(crate) use filter::row_hash;
+pub use filter::{FilterConfig, FilteredRows, HeldOut, LengthUnit, RowFilter};
 pub(crate) use labelled::LabelledRecord;
 pub use labelled::{Classes, LabelConfig, Labelled, LabelledCorpus, LabelledInput, LabelledText};
 pub use layout::{RowReader, check_layout, layout_notes};

@@ -1,5 +1,8 @@
 //! How labelled rows are encoded, and where their labels are.
 
+use serde_json::Value;
+
+use super::spm_file::Stored;
 use super::{LabelledEncoder, LabelledRow, TextTokenizer, TokenizerConfig, refuse, train};
 use crate::corpus::{Labelled, LabelledInput, LabelledText};
 use crate::error::Result;
@@ -46,6 +49,11 @@ impl LabelledRow {
 }
 
 impl TextTokenizer {
+    /// Reads a tokenizer that was trained.
+    pub(super) fn of_trained(json: String, config: &TokenizerConfig) -> Result<Self> {
+        Self::parse(Stored { json, model: None }, None, config, &Value::Null)
+    }
+
     /// Trains on the texts of labelled rows. The result is the same as for these texts in memory.
     ///
     /// # Errors

@@ -75,10 +75,6 @@ impl TextTokenizer {
         Self::of_trained(train::train_on_documents(config, documents, num_threads)?, config)
     }
 
-    pub(super) fn of_trained(json: String, config: &TokenizerConfig) -> Result<Self> {
-        Self::parse(Stored { json, model: None }, None, config, &Value::Null)
-    }
-
     /// Loads the `tokenizer.json` that the configuration names.
     ///
     /// # Errors
@@ -103,7 +99,7 @@ impl TextTokenizer {
         Ok(Self { chat_template: chat_template_next_to(path)?.map(Into::into), ..loaded })
     }
 
-    fn parse(stored: Stored, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
+    pub(super) fn parse(stored: Stored, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
         let Stored { mut json, model } = stored;
         let mut whole: Tokenizer = guard::read(&json).map_err(|e| not_a_tokenizer(path, &e))?;
         if config.add_missing_tokens && add_missing(&mut whole, config, hints)? {

@@ -8,7 +8,7 @@ use super::*;
 
 /// Most bytes of token caches of a text, or of a source of a mixture. Each text has several times as many.
 const LIMIT: u64 = 100_000;
-const STEPS: usize = 60;
+const STEPS: usize = 160;
 
 const WORDS: [&str; 14] =
     ["the", "old", "man", "walked", "down", "to", "a", "river", "and", "looked", "at", "boats", "no", "one"];
@@ -72,7 +72,16 @@ impl Subject {
         let device = if devices.contains(',') { "--devices" } else { "--device" };
         let flags = ["train", device, devices, "--run", run, "--resume", "auto"].map(String::from);
         let task = self.task.iter().cloned();
-        let sets = sets.iter().flat_map(|set| ["--set", *set]).chain(more.iter().copied()).map(String::from);
+        // A run that begins with a model takes its sizes and its vocabulary from there.
+        let is_own = |set: &&str| {
+            !self.task.contains(&"--from".to_owned()) || !set.starts_with("model.") && !set.starts_with("tokenizer.")
+        };
+        let sets = sets
+            .into_iter()
+            .filter(is_own)
+            .flat_map(|set| ["--set", set])
+            .chain(more.iter().copied())
+            .map(String::from);
         flags.into_iter().chain(sets).chain(task).collect()
     }
 
@@ -117,11 +126,11 @@ impl Subject {
     fn ends_alike_when_killed(&self) -> String {
         let said = self.run_to_end("runs/a", "cpu", &[]);
         assert!(said.contains("train-shards") && said.contains(": counted in "), "{said}");
-        for step in [13, 34] {
+        for step in [20, 70] {
             let mut child = self.start("runs/b", "cpu", &[]);
             self.wait_for_step("runs/b", step);
             child.kill().expect("ours");
-            child.wait().expect("ended");
+            assert!(!child.wait().expect("ended").success(), "the training ended before step {step}");
             for folder in &self.shards {
                 assert!(self.taken("runs/b", folder) <= LIMIT);
                 self.caches("runs/b", folder).iter().for_each(|path| fs::remove_file(path).expect("there"));
@@ -151,7 +160,7 @@ fn conversations() -> Subject {
         serde_json::json!({"prompt": format!("{number} {question}"), "completion": answer}).to_string() + "\n"
     };
     let sets = ["data.train=rows", "data.valid=dev.jsonl", "data.text.format=chat", "model.n_decoder_layers=1"];
-    Subject::new(&["--task", "lm"], "jsonl", 9, &row).with(&sets)
+    Subject::new(&["--task", "lm"], "jsonl", 9, &row).with(&sets).with(&["model.max_positions=256"])
 }
 
 fn classes(valid: &str) -> Subject {
@@ -203,7 +212,7 @@ fn answers_to_compare_larger_than_their_cache_give_the_same_bits() {
     };
     let base = Subject::new(&["--task", "lm"], "jsonl", 6, &row);
     base.place.write("base.txt", (0..60).map(|n| format!("{n} {}\n\n", WORDS.join(" "))).collect::<String>());
-    let base = base.with(&["data.train=base.txt", "model.n_decoder_layers=1"]);
+    let base = base.with(&["data.train=base.txt", "model.n_decoder_layers=1", "model.max_positions=256"]);
     let arguments = base.without_limit("runs/base");
     base.place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).ok();
     let task = ["--from", "runs/base"].map(String::from).into();
@@ -289,7 +298,10 @@ fn a_split_of_a_text_larger_than_its_cache_gives_the_same_bits_and_copies_nothin
     let said = subject.ends_alike_when_killed();
     let rows = rows_for_validation(&subject);
     let n = rows.lines().count();
-    assert!((250..380).contains(&n) && said.contains(&format!("data.split: {n} of 3120 rows are for validation")), "{said}");
+    assert!(
+        (250..380).contains(&n) && said.contains(&format!("data.split: {n} of 3120 rows are for validation")),
+        "{said}"
+    );
     assert!(said.contains(&format!("{} of {} rows kept", 3120 - n, 3120 - n)), "{said}");
     assert!(!subject.place.path("runs/a/cache/split.train.jsonl").exists());
     let scores = subject.place.run(&["evaluate", "runs/a", "--device", "cpu", "--json"]).ok();
@@ -323,7 +335,8 @@ fn duplicates_of_a_text_larger_than_its_cache_are_dropped_and_counted_as_in_the_
         0 => format!("{} {}\n\n", WORDS.join(" "), number % 40),
         _ => format!("{} {number}.\n\n", words(1 + random.below(60), random)),
     };
-    let sets = ["data.train=rows", "data.valid=dev.txt", "data.filter.drop_duplicates=true", "model.n_decoder_layers=1"];
+    let sets =
+        ["data.train=rows", "data.valid=dev.txt", "data.filter.drop_duplicates=true", "model.n_decoder_layers=1"];
     let subject = Subject::new(&["--task", "lm"], "txt", 24, &row).with(&sets);
     let said = subject.ends_alike_when_killed();
     assert!(said.contains("data.filter.drop_duplicates drops 770 of 3120 rows"), "{said}");

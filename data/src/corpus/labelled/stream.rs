@@ -179,8 +179,8 @@ impl LabelledText {
         move |record| record.row.with_ids(|label| id_of(label, &ids, &self.config.names))
     }
 
-    /// Reads all rows once, with `num_threads` threads, and returns their classes: those of the configuration, or the labels of the
-    /// rows, sorted.
+    /// Reads all rows once, with `num_threads` threads, and returns their classes: the named ones of the configuration, or else the labels
+    /// of the rows, sorted.
     ///
     /// # Errors
     ///
@@ -189,30 +189,33 @@ impl LabelledText {
         let mut found: BTreeMap<(String, Option<u32>), (Label, u64)> = BTreeMap::new();
         let (mut n_rows, mut report) = (0, RowReport::default());
         let known: HashMap<&str, u32> = self.config.names.iter().map(String::as_str).zip(0..).collect();
+        // A label that is none of the named classes makes a bad row, which is counted when it is tokenized.
+        let is_class = |label: &Label| known.is_empty() || id_of(label, &known, &self.config.names).is_ok();
         for_each_block(
             self.blocks_from(BlockStart::default()),
             num_threads,
             || (),
             |(), block| {
-                let mut report = RowReport::default();
+                let (mut n_rows, mut report) = (0, RowReport::default());
                 let mut labels: Vec<Label> = Vec::new();
                 for (line, row) in self.rows(&block) {
                     match row {
                         Ok(record) => {
                             report.add_kept(1);
-                            labels.extend_from_slice(record.row.labels());
+                            if record.row.labels().iter().all(&is_class) {
+                                n_rows += 1;
+                                labels.extend_from_slice(record.row.labels());
+                            }
                         }
                         Err(problem) => report.add_bad(self.path_of(&block), line, &problem),
                     }
                 }
-                Ok((labels, report))
+                Ok((labels, n_rows, report))
             },
-            |(labels, of_block)| {
-                n_rows += of_block.kept;
+            |(labels, rows_of_block, of_block)| {
+                n_rows += rows_of_block;
                 report.merge(of_block);
-                // A label that is none of the named classes makes a bad row, which is counted later.
-                let is_class = |label: &Label| known.is_empty() || id_of(label, &known, &self.config.names).is_ok();
-                for label in labels.into_iter().filter(is_class) {
+                for label in labels {
                     let key = (label.name().to_owned(), label.number());
                     found.entry(key).or_insert_with(|| (label, 0)).1 += 1;
                 }

@@ -60,7 +60,7 @@ impl Subject<'_> {
         }
 
         for start in 0..per_epoch + 2 {
-            if start % 7 == 3 {
+            if start % 11 == 3 {
                 self.remove_caches();
             }
             let position = Position { epoch: start / per_epoch, batch: start % per_epoch };

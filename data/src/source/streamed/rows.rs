@@ -138,7 +138,7 @@ impl StreamedRows {
         Self::new(shards, kind, (0, shape.max_len), loader, loader, settings)
     }
 
-    /// Plans windows with the token budget of `budget`. Batches in flight are those of `loader`.
+    /// Plans windows with the token budget of `budget`. `loader` says how many batches are in flight.
     fn new(
         shards: Shards,
         kind: RowKind,

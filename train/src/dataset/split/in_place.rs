@@ -1,7 +1,7 @@
 //! Validation rows of a text that is not copied, because the disk may have no room for it.
 //!
-//! One pass over the text finds the rows, and writes them to a file. Another one comes first if `data.split` is a number of rows, and a third
-//! one between them if rows have classes, each of which needs a row for training. Memory has room for the rows of validation alone.
+//! One pass over the text finds the rows, and writes them to a file. Another one comes first if `data.split` is a number of rows. One more
+//! comes in between if rows have classes, since each class needs a row for training. Memory has the rows for validation alone.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashSet};
 use std::path::Path;
