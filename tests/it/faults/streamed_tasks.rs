@@ -71,7 +71,9 @@ impl Subject {
         ];
         let device = if devices.contains(',') { "--devices" } else { "--device" };
         let flags = ["train", device, devices, "--run", run, "--resume", "auto"].map(String::from);
-        let task = self.task.iter().cloned();
+        // A run that goes on has its model already.
+        let has_begun = self.task[0] == "--from" && self.place.path(run).join("config.toml").exists();
+        let task = self.task.iter().skip(if has_begun { 2 } else { 0 }).cloned();
         // A run that begins with a model takes its sizes and its vocabulary from there.
         let is_own = |set: &&str| {
             !self.task.contains(&"--from".to_owned()) || !set.starts_with("model.") && !set.starts_with("tokenizer.")

@@ -277,7 +277,11 @@ impl Count {
         open.shard.others += encoded.rows.iter().map(|row| n_others(kind, *row)).sum::<u64>();
         open.shard.repeated.extend(repeated.iter().map(|row| open.n_read + row));
         open.n_read += n_read;
-        let rounded = |len: u32| round_up(len as usize, self.cut.length_multiple) as u32;
+        // Long lengths are rounded up to more than the multiple, and 1 keeps all of them.
+        let rounded = |len: u32| match self.cut.length_multiple {
+            1 => len,
+            multiple => round_up(len as usize, multiple) as u32,
+        };
         for (source, target) in encoded.rows.iter().filter_map(|row| lengths(kind, *row)) {
             *open.cells.entry((rounded(source), rounded(target))).or_default() += 1;
         }
