@@ -48,6 +48,7 @@ impl TokenCache {
                 };
                 hasher.update(&(n as u64).to_le_bytes()).update(bytes);
             };
+
             match self.kind() {
                 CacheKind::Pairs => {
                     let (source, target) = self.row(*row);

@@ -135,6 +135,7 @@ impl BatchWriter<'_> {
                 }
                 Ok(())
             }
+
             Self::Labelled(writer, vocab_size, n_classes) => {
                 let damaged = || Error::cache(cache.path(), format!("row {row} is damaged"));
                 let (Tokens::Wide(ids), Tokens::Wide(labels)) = cache.row(at) else { return Err(damaged()) };

@@ -69,6 +69,7 @@ impl Subject {
             &limit,
             &steps,
         ];
+
         let device = if devices.contains(',') { "--devices" } else { "--device" };
         let flags = ["train", device, devices, "--run", run, "--resume", "auto"].map(String::from);
         // A run that goes on has its model already.

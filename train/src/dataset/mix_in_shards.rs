@@ -62,6 +62,7 @@ pub(super) fn text(
         };
         open().with_context(|| of_source(entry))?;
     }
+
     let parts = if packed.is_empty() { StreamedParts::Rows(rows) } else { StreamedParts::Packed(packed) };
     Ok((StreamedMix::new(parts, &config.data.mix_shares(), &config.loader)?, notes))
 }

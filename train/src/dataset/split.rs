@@ -59,6 +59,7 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
         config.data.held_out = Some(Arc::new(held_out));
         return Ok(Some(config));
     }
+
     if !is_done {
         let rows = Rows { remedy: remedy_for_few(config), ..Rows::read(config)? };
         let written = rows.write(config.data.split, cache_dir);

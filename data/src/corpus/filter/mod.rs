@@ -65,6 +65,7 @@ impl RowFilter {
         if config.is_empty() && held_out.is_none() {
             return Ok(None);
         }
+
         let script = |names: &[String]| Script::of(names).map_err(Error::Invalid);
         let regex = |pattern: &str| match pattern {
             "" => Ok(None),

@@ -258,6 +258,7 @@ impl LabelledText {
         for block in self.blocks_from(BlockStart::default()) {
             let block = block?;
             let (path, format) = (self.path_of(&block), self.files[block.file].records.unwrap_or(FileFormat::JSON));
+
             for (line, record) in block.records() {
                 let read = |json: &[u8]| {
                     let row = read_row(json, self.task, &self.config)?;

@@ -170,6 +170,7 @@ impl TextBlock {
             return Err(RowProblem::NoText);
         }
         let config = corpus.config();
+
         let [text] = match (self.format, text) {
             (TextFormat::Chat, text) => {
                 let row = Conversation::parse(&text, &config.field)?;

@@ -19,6 +19,7 @@ impl TextCorpus {
         for block in self.blocks() {
             let block = block?;
             let path = self.path_of(&block);
+
             let problems: Vec<_> = match (self.config.is_chat(), self.config.is_preferences()) {
                 (_, true) => block.preferences(&self.config).map(|(_, row)| row.err()).collect(),
                 (true, false) => block.conversations(&self.config).map(|(_, row)| row.err()).collect(),
@@ -37,6 +38,7 @@ impl TextCorpus {
                     continue;
                 }
             };
+
             for ((line, record), problem) in block.records().zip(problems) {
                 match (record, problem) {
                     (Ok(json), None) => {

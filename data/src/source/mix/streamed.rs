@@ -174,6 +174,7 @@ impl BatchSource for StreamedMix {
                 (MixedUnit::Batches(self.per_pass.clone()), most)
             }
         };
+
         let size = self.batches_per_epoch();
         let first = order.epoch() * size;
         let mut mixed = MixedShards::new(unit);
@@ -214,6 +215,7 @@ impl BatchSource for StreamedMix {
                     parts.iter().zip(units).flat_map(of_part).collect()
                 }
             };
+
             let is_first = phase.first_step == 0;
             for (shape, n) in of_phase.into_iter().filter(|(_, n)| *n > 0) {
                 *shapes.entry(shape).or_insert(0) += if is_first { n } else { 0 };
@@ -266,6 +268,7 @@ impl BatchWorker for Worker {
                 batch.rows.iter_mut().for_each(|row| *row += mix.first_rows[part]);
             }
         }
+
         count(batch, mix.names(), &mix.first_rows);
         Ok(())
     }

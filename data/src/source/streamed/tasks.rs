@@ -115,6 +115,7 @@ fn conversations_in_shards_are_those_of_the_whole_cache_packed_or_not() {
                 _ => Arc::new(StreamedSource::new(shards, &files.tokenizer, Task::Lm, &text, loader).expect("rows")),
             }
         };
+
         let folder = files.folder();
         let subject = Subject { open: &open, folders: vec![&folder], config: config(), limit: LIMIT };
         let shards = files.conversations(&text);
