@@ -88,9 +88,9 @@ impl Subject {
         flags.into_iter().chain(sets).chain(task).collect()
     }
 
-    /// Arguments of two steps without a limit.
+    /// Arguments of eight steps without a limit.
     fn without_limit(&self, run: &str) -> Vec<String> {
-        let mut all = self.arguments(run, "cpu", &["--set", "train.steps=2"]);
+        let mut all = self.arguments(run, "cpu", &["--set", "train.steps=8"]);
         let at = all.iter().position(|word| word.starts_with("data.cache_limit")).expect("a limit");
         all.drain(at - 1..=at);
         all
@@ -323,7 +323,7 @@ fn a_split_of_pairs_and_of_classes_in_shards_leaves_the_rows_of_the_whole_split(
     let sets = ["data.train=rows/*.tsv", "data.split=200", "model.n_encoder_layers=1", "model.n_decoder_layers=1"];
     let pairs = Subject { task, shards: vec!["cache/train-shards"], ..pairs }.with(&sets);
     for subject in [pairs, classes("data.split=200")] {
-        let said = subject.run_to_end("runs/a", "cpu", &["--set", "train.steps=4"]);
+        let said = subject.run_to_end("runs/a", "cpu", &["--set", "train.steps=8"]);
         let rows = rows_for_validation(&subject);
         assert_eq!(rows.lines().count(), 200, "{said}");
         let whole = subject.without_limit("runs/whole");
