@@ -71,10 +71,11 @@ impl Subject {
         ];
 
         let device = if devices.contains(',') { "--devices" } else { "--device" };
-        let flags = ["train", device, devices, "--run", run, "--resume", "auto"].map(String::from);
+        let flags = ["train", device, devices, "--run", run].map(String::from);
         // A run that goes on has its model already.
         let has_begun = self.task[0] == "--from" && self.place.path(run).join("config.toml").exists();
         let task = self.task.iter().skip(if has_begun { 2 } else { 0 }).cloned();
+        let resume = if self.task[0] == "--from" && !has_begun { &[][..] } else { &["--resume", "auto"] };
         // A run that begins with a model takes its sizes and its vocabulary from there.
         let is_own = |set: &&str| {
             !self.task.contains(&"--from".to_owned()) || !set.starts_with("model.") && !set.starts_with("tokenizer.")
@@ -84,6 +85,7 @@ impl Subject {
             .filter(is_own)
             .flat_map(|set| ["--set", set])
             .chain(more.iter().copied())
+            .chain(resume.iter().copied())
             .map(String::from);
         flags.into_iter().chain(sets).chain(task).collect()
     }
