@@ -27,7 +27,7 @@ pub struct EpochPlan {
     /// sorted rows.
     sorted_windows: Option<(Order, Vec<usize>)>,
     /// A mixture of sources in shards: the order of the epoch, and where its batches come from.
-    mixed_shards: Option<(Order, MixedShards)>,
+    mixed_shards: Option<Box<(Order, MixedShards)>>,
     /// The plan of each pass that it takes whole batches of, by source and number of the pass.
     passes: BTreeMap<(usize, u64), EpochPlan>,
 }
@@ -106,12 +106,12 @@ impl EpochPlan {
         most_rows: usize,
     ) -> Self {
         let rows = (0..most_rows as u32).collect();
-        Self { rows, mixed_shards: Some((order, mixed)), passes, ..Self::with_capacity(0) }
+        Self { rows, mixed_shards: Some(Box::new((order, mixed))), passes, ..Self::with_capacity(0) }
     }
 
     /// Returns the order of an epoch of a mixture in shards, and where its batches come from.
     pub(crate) fn mixed_shards(&self) -> (Order, &MixedShards) {
-        let (order, mixed) = self.mixed_shards.as_ref().expect("a plan of a mixture in shards");
+        let (order, mixed) = &**self.mixed_shards.as_ref().expect("a plan of a mixture in shards");
         (*order, mixed)
     }
 
@@ -122,7 +122,7 @@ impl EpochPlan {
 
     /// Returns the shape of a batch of a mixture in shards.
     fn mixed_shape(&self, index: usize) -> Option<Shape> {
-        let (_, mixed) = self.mixed_shards.as_ref()?;
+        let (_, mixed) = self.mixed_shards.as_deref()?;
         let of_whole = || {
             let (source, pass, batch) = mixed.whole_batch(index).expect("rows or batches");
             self.pass(source, pass).batch(batch).1
@@ -232,7 +232,7 @@ impl EpochPlan {
 
     /// Returns the number of batches of the epoch.
     pub fn len(&self) -> usize {
-        match (&self.windows, &self.mixed_shards) {
+        match (&self.windows, self.mixed_shards.as_deref()) {
             (Some((windows, shape)), _) => windows.n_rows().div_ceil(shape.batch_size as u64) as usize,
             (None, Some((_, mixed))) => mixed.n_batches(),
             (None, None) => self.batches.len(),

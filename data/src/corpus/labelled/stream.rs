@@ -79,6 +79,9 @@ pub struct LabelledText {
     config: LabelConfig,
 }
 
+/// Takes the file and line of a row, the row as a line of JSON, and the names of its labels.
+type EachLabelled<'a> = &'a mut dyn FnMut(&Path, u64, String, Vec<String>) -> Result<()>;
+
 /// A row whose labels are not ids yet.
 pub(crate) struct LabelledRecord {
     row: Unresolved,
@@ -250,10 +253,7 @@ impl LabelledText {
     /// # Errors
     ///
     /// If a file cannot be read, or if `each` fails.
-    pub fn for_each_record(
-        &self,
-        each: &mut dyn FnMut(&Path, u64, String, Vec<String>) -> Result<()>,
-    ) -> Result<RowReport> {
+    pub fn for_each_record(&self, each: EachLabelled<'_>) -> Result<RowReport> {
         let mut report = RowReport::default();
         for block in self.blocks_from(BlockStart::default()) {
             let block = block?;

@@ -7,6 +7,9 @@ use crate::corpus::filter::{HeldOut, record_of_json};
 use crate::corpus::report::RowReport;
 use crate::error::Result;
 
+/// Takes the file and line of a row, and the row as a line of JSON.
+type EachRecord<'a> = &'a mut dyn FnMut(&Path, u64, Option<String>) -> Result<()>;
+
 impl TextCorpus {
     /// Calls `each` with the file and line of every row that can be used, and with the line of JSON by which [`HeldOut`] knows it. A
     /// document of more than 1 MiB is read in parts, and has none. Returns the counts of these and of the other rows.
@@ -14,7 +17,7 @@ impl TextCorpus {
     /// # Errors
     ///
     /// If the text cannot be read, or if `each` fails.
-    pub fn for_each_record(&self, each: &mut dyn FnMut(&Path, u64, Option<String>) -> Result<()>) -> Result<RowReport> {
+    pub fn for_each_record(&self, each: EachRecord<'_>) -> Result<RowReport> {
         let mut report = RowReport::default();
         for block in self.blocks() {
             let block = block?;

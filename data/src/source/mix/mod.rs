@@ -218,8 +218,11 @@ fn count(batch: &mut HostBatch, sources: &[MixedPart], first_rows: &[u32]) {
         counts.map(|(part, (rows, tokens))| SourceCount { name: part.name.clone(), rows, tokens }).collect();
 }
 
+/// The cells of all sources, and the phases with their buckets.
+type Divided = (Vec<Cell>, Vec<(Phase, Buckets)>);
+
 /// Returns the cells of packed rows, which all have one length.
-fn packed(sizes: &[u64], shares: Vec<(u64, Vec<u64>)>, shape: Shape) -> (Vec<Cell>, Vec<(Phase, Buckets)>) {
+fn packed(sizes: &[u64], shares: Vec<(u64, Vec<u64>)>, shape: Shape) -> Divided {
     let cell = |(part, size): (usize, &u64)| Cell { part, bucket: 0, rows: (0..*size as u32).collect() };
     let phase = |(step, rows_per_epoch): (u64, Vec<u64>)| {
         let n_rows = rows_per_epoch.iter().sum::<u64>() as usize;
@@ -229,12 +232,7 @@ fn packed(sizes: &[u64], shares: Vec<(u64, Vec<u64>)>, shape: Shape) -> (Vec<Cel
 }
 
 /// Sorts the rows of all sources into the same length buckets.
-fn bucketed(
-    parts: &MixParts,
-    sizes: &[u64],
-    shares: &[(u64, Vec<u64>)],
-    loader: &LoaderConfig,
-) -> Result<(Vec<Cell>, Vec<(Phase, Buckets)>)> {
+fn bucketed(parts: &MixParts, sizes: &[u64], shares: &[(u64, Vec<u64>)], loader: &LoaderConfig) -> Result<Divided> {
     let lengths: Vec<(usize, usize)> =
         (0..parts.len()).flat_map(|part| (0..parts.n_rows(part)).map(move |row| parts.lengths(part, row))).collect();
     let buckets = Buckets::new(lengths.iter().copied(), parts.max_lens(), loader)?;

@@ -160,13 +160,13 @@ fn answers_to_compare_in_shards_are_those_of_the_whole_cache() {
 }
 
 /// Ids, types and labels of each row of batches, without padding.
-fn labelled(batches: impl IntoIterator<Item = HostBatch>) -> Vec<(u32, Vec<(i32, i32, i32)>)> {
+fn labelled(batches: impl IntoIterator<Item = HostBatch>) -> Vec<(u32, Vec<[i32; 3]>)> {
     let mut found = Vec::new();
     for batch in batches {
         for (row, len) in batch.lengths().iter().enumerate() {
             let places = row * batch.target_len..row * batch.target_len + *len as usize;
             let of_place =
-                |place: usize| (batch.target_input()[place], batch.documents()[place], batch.labels()[place]);
+                |place: usize| [batch.target_input()[place], batch.documents()[place], batch.labels()[place]];
             found.push((batch.rows[row], places.map(of_place).collect()));
         }
     }
@@ -177,7 +177,7 @@ fn labelled(batches: impl IntoIterator<Item = HostBatch>) -> Vec<(u32, Vec<(i32,
 #[test]
 fn classes_and_tags_in_shards_are_those_of_the_rows_in_memory() {
     let class = |number: usize, text: &str| {
-        let pair = if number % 3 == 0 { "one two" } else { "" };
+        let pair = if number.is_multiple_of(3) { "one two" } else { "" };
         let pair = if pair.is_empty() { serde_json::Value::Null } else { pair.into() };
         let label = ["up", "down", "left"][number % 3];
         serde_json::json!({"text": text, "text_pair": pair, "label": label}).to_string() + "\n"

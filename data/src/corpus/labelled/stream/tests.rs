@@ -8,7 +8,7 @@ fn compare(name: &str, text: &str, task: Task, config: &LabelConfig) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(name);
     fs::write(&path, text).expect("writable");
-    let whole = LabelledCorpus::read(&[path.clone()], task, config).expect("rows");
+    let whole = LabelledCorpus::read(std::slice::from_ref(&path), task, config).expect("rows");
 
     let stream = LabelledText::open(&[path], task, config).expect("a file");
     let classes = stream.classes(2).expect("classes");
@@ -59,9 +59,10 @@ fn one_class_and_rows_that_cannot_be_used_are_refused_as_for_the_whole_corpus() 
     for text in [one, "{\"text\": \"a\"}\n", ""] {
         fs::write(&path, text).expect("writable");
         let config = LabelConfig::default();
-        let whole = LabelledCorpus::read(&[path.clone()], Task::Classification, &config).expect_err("refused");
-        let stream =
-            LabelledText::open(&[path.clone()], Task::Classification, &config).and_then(|text| text.classes(2));
+        let whole =
+            LabelledCorpus::read(std::slice::from_ref(&path), Task::Classification, &config).expect_err("refused");
+        let stream = LabelledText::open(std::slice::from_ref(&path), Task::Classification, &config)
+            .and_then(|text| text.classes(2));
         assert_eq!(stream.expect_err("refused").to_string(), whole.to_string(), "{text}");
     }
 }
