@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use kiln_data::built_in::numbers;
 use kiln_data::{
     BatchSource, CorpusConfig, Loader, LoaderConfig, Order, Packing, PairCorpus, PairSource, PairTokenizers, Position,
-    Shards, StreamedPairs, Task, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenCache, TokenizerConfig,
+    Shards, StreamedRows, Task, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenCache, TokenizerConfig,
     TokenizerKind, prepare_pairs, prepare_text,
 };
 
@@ -102,7 +102,7 @@ fn streamed_throughput(
     let shards = timed("counting shards", count)?;
     let (n_shards, n_bytes) = (shards.n_shards(), shards.n_bytes());
     println!("{n_shards} shards, {:.1} MB of caches, at most {} MB of them", n_bytes as f64 / 1e6, limit / 1_000_000);
-    let source = StreamedPairs::new(shards, tokenizers, &config)?;
+    let source = StreamedRows::of_pairs(shards, tokenizers, &config)?;
     let shapes = source.shapes().unwrap_or_default();
     let padded: usize = shapes.iter().map(|(shape, batches)| shape.padded_tokens() * batches).sum();
     let n_batches = source.batches_per_epoch();
@@ -111,7 +111,7 @@ fn streamed_throughput(
     println!("{:>8} {:>16}", "workers", "streamed tokens/s");
     for num_workers in [0, 1, 2] {
         let config = LoaderConfig { num_workers, ..config.clone() };
-        let source = StreamedPairs::new(count()?, tokenizers, &config)?;
+        let source = StreamedRows::of_pairs(count()?, tokenizers, &config)?;
         let streamed = tokens_per_second(Arc::new(source), &config, 30.0)?;
         println!("{num_workers:>8} {:>14.2} M", streamed / 1e6);
     }

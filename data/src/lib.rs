@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A [`PairSource`] makes batches of pairs for an encoder-decoder; a [`TextSource`] makes batches of plain text for a
-//! language model, and so does a [`StreamedSource`] for text that is larger than its token cache may be ([`StreamedPairs`] for pairs). A [`Loader`] produces the batches
+//! language model. A [`StreamedSource`] does so for text that is larger than its token cache may be; a [`StreamedRows`] is for rows that are
+//! not packed, and a [`StreamedMix`] mixes several of either. A [`Loader`] produces the batches
 //! of each in an endless sequence, a [`OnePass`] each batch once.
 //! A [`ChatSource`]
 //! makes batches of conversations. [`TextTokenizer::decode_stream`] turns the ids that a model generates into text as they arrive.
@@ -59,15 +60,15 @@ mod tokenizer;
 
 pub use batch::{Buckets, Collator, EpochPlan};
 pub use cache::{
-    CachedRow, Lengths, Prepared, Shards, SharedRows, TokenCache, prepare_chat, prepare_pairs, prepare_text,
-    verify_file_record, verify_record_of, verify_shard_index,
+    CachedRow, Lengths, Prepared, Shards, SharedRows, TokenCache, find_classes, prepare_chat, prepare_pairs,
+    prepare_text, verify_file_record, verify_record_of, verify_shard_index,
 };
 pub use corpus::{
-    BadRow, BadRowKind, CharacterCounts, ChatMessage, CorpusConfig, CorpusFormat, CorpusInput, DroppedRows, Example,
-    FilterConfig, FilteredRows, Header, LabelConfig, Labelled, LabelledCorpus, LabelledInput, Learn, LengthUnit,
-    Origins, Packing, PairCorpus, Role, RowFilter, RowReader, RowReport, Table, Task, TextConfig, TextCorpus,
-    TextFormat, Unknown, check_layout, count_pairs, count_words, count_words_in, files_in, layout_notes,
-    spelled_tokens,
+    BadRow, BadRowKind, CharacterCounts, ChatMessage, Classes, CorpusConfig, CorpusFormat, CorpusInput, DroppedRows,
+    Example, FilterConfig, FilteredRows, Header, HeldOut, LabelConfig, Labelled, LabelledCorpus, LabelledInput,
+    LabelledText, Learn, LengthUnit, Origins, Packing, PairCorpus, Role, RowFilter, RowReader, RowReport, Table, Task,
+    TextConfig, TextCorpus, TextFormat, Unknown, check_layout, count_pairs, count_words, count_words_in, files_in,
+    layout_notes, spelled_tokens,
 };
 pub use error::{Error, Result, panic_text};
 pub use formats::{FileFormat, Split, WordColumns, delimiter_of, find_files, is_conll, records_of, way_to_utf8};
@@ -76,14 +77,15 @@ pub use loader::{Loader, OnePass, Rank};
 pub use loader_config::{LoaderConfig, round_up};
 pub use sampler::Order;
 pub use source::{
-    BatchEstimate, BatchSource, BatchWorker, ChatSource, LabelledShape, LabelledSource, MixPart, MixParts, MixShares,
-    MixSource, MixedPart, PairSource, PreferenceSource, SharesFrom, StreamedPairs, StreamedSource, TextSource,
+    BatchEstimate, BatchSource, BatchWorker, ChatSource, LabelledSource, MixPart, MixParts, MixShares, MixSource,
+    MixedPart, PairSource, PreferenceSource, SharesFrom, StreamedMix, StreamedParts, StreamedRows, StreamedSource,
+    TextSource,
 };
 pub use tokenizer::{
-    ChatTemplate, DecodeStream, FolderTokenizer, LabelledEncoder, LabelledRow, M2m100Files, MarianFiles, MaskedEncoder,
-    Normalization, PairEncoder, PairTokenizers, SpecialEncoder, SpecialIds, TemplateError, TextEncoder, TextSpecialIds,
-    TextTokenizer, TokenizerConfig, TokenizerKind, chat_template_next_to, read_chat_template, read_sentencepiece,
-    sentencepiece_json, tokens_around,
+    ChatTemplate, DecodeStream, FolderTokenizer, LabelledEncoder, LabelledRow, LabelledShape, M2m100Files, MarianFiles,
+    MaskedEncoder, Normalization, PairEncoder, PairTokenizers, SpecialEncoder, SpecialIds, TemplateError, TextEncoder,
+    TextSpecialIds, TextTokenizer, TokenizerConfig, TokenizerKind, chat_template_next_to, read_chat_template,
+    read_sentencepiece, sentencepiece_json, tokens_around,
 };
 
 /// Compiles and runs the example of the README.

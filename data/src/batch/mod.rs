@@ -4,6 +4,8 @@
 mod bucket;
 mod collate;
 mod document_order;
+mod interleave;
+mod mixed_shards;
 mod plan;
 mod rows;
 mod window_buckets;
@@ -12,6 +14,8 @@ mod windows;
 pub use bucket::Buckets;
 pub use collate::Collator;
 pub(crate) use document_order::DocumentOrder;
+pub(crate) use interleave::Interleave;
+pub(crate) use mixed_shards::{MixedShards, MixedUnit};
 pub use plan::EpochPlan;
 pub(crate) use plan::MixedRows;
 pub(crate) use rows::{Around, RowFormat, RowWriter};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::document_order::DocumentOrder;
+use super::mixed_shards::MixedShards;
 use super::windows::WindowOrder;
 use crate::host_batch::Shape;
 use crate::sampler::{Order, ShuffleOf};
@@ -25,6 +26,10 @@ pub struct EpochPlan {
     /// Pairs in shards: the order of the epoch, and the first batch of each window. The rows of a batch are places in the window's
     /// sorted rows.
     sorted_windows: Option<(Order, Vec<usize>)>,
+    /// A mixture of sources in shards: the order of the epoch, and where its batches come from.
+    mixed_shards: Option<Box<(Order, MixedShards)>>,
+    /// The plan of each pass that it takes whole batches of, by source and number of the pass.
+    passes: BTreeMap<(usize, u64), EpochPlan>,
 }
 
 /// The rows of an epoch that mixes packed texts. A row number of the plan is an index into them.
@@ -70,6 +75,8 @@ impl EpochPlan {
             windows: None,
             borders: Vec::new(),
             sorted_windows: None,
+            mixed_shards: None,
+            passes: BTreeMap::new(),
         }
     }
 
@@ -90,6 +97,39 @@ impl EpochPlan {
         Self { rows, windows: Some((windows, shape)), ..Self::with_capacity(0) }
     }
 
+    /// Plans a mixture of sources in shards, and passes over the sources of which it takes whole batches. A batch has `most_rows` rows at
+    /// most.
+    pub(crate) fn of_mixed_shards(
+        order: Order,
+        mixed: MixedShards,
+        passes: BTreeMap<(usize, u64), Self>,
+        most_rows: usize,
+    ) -> Self {
+        let rows = (0..most_rows as u32).collect();
+        Self { rows, mixed_shards: Some(Box::new((order, mixed))), passes, ..Self::with_capacity(0) }
+    }
+
+    /// Returns the order of an epoch of a mixture in shards, and where its batches come from.
+    pub(crate) fn mixed_shards(&self) -> (Order, &MixedShards) {
+        let (order, mixed) = &**self.mixed_shards.as_ref().expect("a plan of a mixture in shards");
+        (*order, mixed)
+    }
+
+    /// Returns the plan of a pass over a source.
+    pub(crate) fn pass(&self, source: usize, pass: u64) -> &Self {
+        &self.passes[&(source, pass)]
+    }
+
+    /// Returns the shape of a batch of a mixture in shards.
+    fn mixed_shape(&self, index: usize) -> Option<Shape> {
+        let (_, mixed) = self.mixed_shards.as_deref()?;
+        let of_whole = || {
+            let (source, pass, batch) = mixed.whole_batch(index).expect("rows or batches");
+            self.pass(source, pass).batch(batch).1
+        };
+        Some(mixed.shape_of_rows(index).unwrap_or_else(of_whole))
+    }
+
     /// Returns the windows of a text in shards, with the first row of batch `index` and its shape.
     pub(crate) fn windows(&self, index: usize) -> Option<(&WindowOrder, u64, Shape)> {
         let (windows, shape) = self.windows.as_ref()?;
@@ -102,6 +142,13 @@ impl EpochPlan {
     pub(crate) fn of_sorted_windows(order: Order, most_rows: usize) -> Self {
         let rows = (0..most_rows as u32).collect();
         Self { rows, sorted_windows: Some((order, Vec::new())), ..Self::with_capacity(0) }
+    }
+
+    /// Returns the plan of batches that have several rows of each row of the shards.
+    pub(crate) fn with_rows_each(mut self, n_rows: usize) -> Self {
+        self.batches.iter_mut().for_each(|batch| batch.shape.batch_size *= n_rows);
+        self.rows = (0..(n_rows * self.rows.len()) as u32).collect();
+        self
     }
 
     /// Adds a window of pairs in shards: for each batch the places of its rows among the rows of the window. Rows of earlier windows
@@ -168,8 +215,8 @@ impl EpochPlan {
     /// The order depends on the plan, on `size` and on `head`. Batches whose shape does not fill a group come at both ends
     /// and in groups of similar shapes. With a size of 1, or in the order of the files, nothing changes.
     pub(crate) fn group_shapes(&mut self, size: usize, head: usize, order: Order) {
-        // The batches of a text in shards have one shape.
-        if size <= 1 || order == Order::Sequential || self.windows.is_some() {
+        // The batches of a text in shards have one shape. A mixture in shards reads each of its sources in the source's own order.
+        if size <= 1 || order == Order::Sequential || self.windows.is_some() || self.mixed_shards.is_some() {
             return;
         }
         let mut later = std::mem::take(&mut self.batches);
@@ -185,9 +232,10 @@ impl EpochPlan {
 
     /// Returns the number of batches of the epoch.
     pub fn len(&self) -> usize {
-        match &self.windows {
-            Some((windows, shape)) => windows.n_rows().div_ceil(shape.batch_size as u64) as usize,
-            None => self.batches.len(),
+        match (&self.windows, self.mixed_shards.as_deref()) {
+            (Some((windows, shape)), _) => windows.n_rows().div_ceil(shape.batch_size as u64) as usize,
+            (None, Some((_, mixed))) => mixed.n_batches(),
+            (None, None) => self.batches.len(),
         }
     }
 
@@ -198,7 +246,8 @@ impl EpochPlan {
 
     /// Returns the rows and the planned shape of a batch. The rows of shards are numbered within each batch.
     pub fn batch(&self, index: usize) -> (&[u32], Shape) {
-        if let Some((_, _, shape)) = self.windows(index) {
+        let of_windows = self.windows(index).map(|(_, _, shape)| shape);
+        if let Some(shape) = of_windows.or_else(|| self.mixed_shape(index)) {
             return (&self.rows[..shape.batch_size], shape);
         }
         let batch = &self.batches[index];

@@ -80,6 +80,12 @@ impl<'a> RowWriter<'a> {
         Self { batch, format, rows: 0, filled: 0, documents: 0 }
     }
 
+    /// Lets two rows after one another be answers to compare.
+    pub(crate) fn comparing(self, beta: f64) -> Self {
+        self.batch.preference = Some(beta);
+        self
+    }
+
     /// Returns the number of free places of the open row.
     pub(crate) fn room(&self) -> usize {
         self.batch.target_len - self.filled

@@ -4,14 +4,14 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::TokenCache;
-use super::encode::{ChatBlockEncoder, PairBlockEncoder, TextBlockEncoder};
-use super::fingerprint::{Ledger, pair_fingerprint, text_fingerprint};
-use super::format::{CacheKind, Header, NOT_A_CACHE};
+use super::fingerprint::Ledger;
+use super::format::{Header, NOT_A_CACHE};
+use super::rows::{Conversations, Documents, Pairs, Rows};
 use super::write::Writer;
-use crate::corpus::{Learn, PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
+use crate::corpus::{BlockStart, PairCorpus, RowReport, TextCorpus};
 use crate::error::{Error, Result};
 use crate::files::open_own;
-use crate::tokenizer::{ChatEncoder, ChatTemplate, PairTokenizers, TextTokenizer};
+use crate::tokenizer::{ChatTemplate, PairTokenizers, TextTokenizer};
 
 /// A cache that is ready to use.
 #[derive(Debug)]
@@ -39,24 +39,7 @@ pub fn prepare_pairs(
     num_threads: usize,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared> {
-    let header = pair_header(corpus, tokenizers);
-    let parser = RowParser::new(corpus.config());
-    let write = |writer: &mut Writer, narrow: bool| {
-        writer.watch_repeated(corpus.config().filter.as_deref());
-        for_each_block(
-            corpus.blocks(),
-            num_threads,
-            || PairBlockEncoder::new(corpus, tokenizers, narrow),
-            |encoder, block| encoder.encode(&block, &parser),
-            |block| {
-                writer.push(block)?;
-                progress(writer.report.rows());
-                Ok(())
-            },
-        )
-    };
-
-    open_or_build(path, header, &|ledger| pair_fingerprint(corpus, ledger), &|report| corpus.check(report), write)
+    prepare(path, &Pairs::new(corpus.clone(), tokenizers), num_threads, progress)
 }
 
 /// Does the same as [`prepare_pairs`] for plain text. The cache holds whole documents;
@@ -68,23 +51,7 @@ pub fn prepare_text(
     num_threads: usize,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared> {
-    let header = text_header(tokenizer);
-    let write = |writer: &mut Writer, narrow: bool| {
-        writer.watch_repeated(corpus.config().filter.as_deref());
-        for_each_block(
-            corpus.blocks(),
-            num_threads,
-            || TextBlockEncoder::new(corpus, tokenizer, narrow),
-            |encoder, block| encoder.encode(&block),
-            |block| {
-                writer.push(block)?;
-                progress(writer.report.rows());
-                Ok(())
-            },
-        )
-    };
-
-    open_or_build(path, header, &|ledger| text_fingerprint(corpus, ledger), &|report| corpus.check(report), write)
+    prepare(path, &Documents::new(corpus.clone(), tokenizer), num_threads, progress)
 }
 
 /// Does the same as [`prepare_text`] for conversations, which `template` writes. The cache holds their ids, and which of
@@ -98,68 +65,30 @@ pub fn prepare_chat(
     num_threads: usize,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared> {
-    let (kind, learn) = match corpus.config().is_preferences() {
-        true => (CacheKind::Preferences, Learn::LastAnswer),
-        false => (CacheKind::Chat, corpus.config().learn),
-    };
-    let header = Header { kind, ..text_header(tokenizer) };
-
-    let special = tokenizer.special_encoder()?;
-    let splits = corpus.config().split_special_tokens;
-    let encoder = || ChatEncoder::new(special.clone(), template.clone(), learn).splitting_special_tokens(splits);
-    let write = |writer: &mut Writer, _| {
-        writer.watch_repeated(corpus.config().filter.as_deref());
-        for_each_block(
-            corpus.blocks(),
-            num_threads,
-            || ChatBlockEncoder::new(corpus, encoder()),
-            |encoder, block| encoder.encode(&block),
-            |block| {
-                writer.push(block)?;
-                progress(writer.report.rows());
-                Ok(())
-            },
-        )
-    };
-
-    let fingerprint = |ledger: &Ledger| {
-        let (text, ledger) = text_fingerprint(corpus, ledger)?;
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(text.as_bytes()).update(template.source().as_bytes());
-        Ok((hasher.finalize(), ledger))
-    };
-    open_or_build(path, header, &fingerprint, &|report| corpus.check(report), write)
+    prepare(path, &Conversations::new(corpus.clone(), tokenizer, template)?, num_threads, progress)
 }
 
-/// Returns the header of a cache of pairs, without what the text decides.
-pub(super) fn pair_header(corpus: &PairCorpus, tokenizers: &PairTokenizers) -> Header {
-    Header {
-        source_vocab_size: tokenizers.source_vocab_size() as u32,
-        target_vocab_size: tokenizers.target_vocab_size() as u32,
-        max_source_len: corpus.config().max_source_len as u32,
-        max_target_len: corpus.config().max_target_len as u32,
-        ..Header::new(CacheKind::Pairs, tokenizers.fingerprint_hash())
-    }
-}
-
-/// Does the same for documents.
-pub(super) fn text_header(tokenizer: &TextTokenizer) -> Header {
-    let vocab_size = tokenizer.vocab_size() as u32;
-    Header {
-        source_vocab_size: vocab_size,
-        target_vocab_size: vocab_size,
-        ..Header::new(CacheKind::Text, tokenizer.fingerprint_hash())
-    }
+fn prepare(path: &Path, rows: &dyn Rows, num_threads: usize, progress: &mut dyn FnMut(u64)) -> Result<Prepared> {
+    let write = |writer: &mut Writer| {
+        writer.watch_repeated(rows.filter());
+        rows.encode(BlockStart::default(), 0..usize::MAX, num_threads, &mut |block| {
+            writer.push(block.encoded)?;
+            progress(writer.report.rows());
+            Ok(())
+        })
+    };
+    let fingerprint = |ledger: &Ledger| rows.fingerprint(ledger);
+    open_or_build(path, rows.header().clone(), &fingerprint, &|report| rows.check(report), write)
 }
 
 /// Opens or builds the cache that `header` describes; this function fills in the fingerprint of the corpus. `write`
-/// writes all rows, with 16-bit tokens if its second argument is true.
+/// writes all rows.
 fn open_or_build(
     path: &Path,
     mut header: Header,
     fingerprint: &dyn Fn(&Ledger) -> Result<(blake3::Hash, Ledger)>,
     check: &dyn Fn(&RowReport) -> Result<()>,
-    write: impl FnOnce(&mut Writer, bool) -> Result<()>,
+    write: impl FnOnce(&mut Writer) -> Result<()>,
 ) -> Result<Prepared> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::io(folder, "creating the cache folder"))?;
@@ -238,14 +167,13 @@ pub(super) fn build(
     path: &Path,
     mut header: Header,
     check: &dyn Fn(&RowReport) -> Result<()>,
-    write: impl FnOnce(&mut Writer, bool) -> Result<()>,
+    write: impl FnOnce(&mut Writer) -> Result<()>,
     unchanged: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
-    let narrow = header.is_narrow();
-    header.token_bytes = if narrow { 2 } else { 4 };
+    header.token_bytes = if header.is_narrow() { 2 } else { 4 };
     let temporary = Temporary { path: with_suffix(path, ".partial") };
     let mut writer = Writer::create(&temporary.path, header.kind)?;
-    write(&mut writer, narrow)?;
+    write(&mut writer)?;
     check(&writer.report)?;
     unchanged()?;
     writer.finish(header)?;

@@ -16,7 +16,8 @@ use crate::tokenizer::{ChatEncoder, Encoded, FLAG, PairEncoder, PairTokenizers, 
 #[derive(Default)]
 pub(super) struct EncodedBlock {
     pub(super) tokens: Vec<u8>,
-    /// Source tokens (0 for a document) and all tokens of each row.
+    /// Of each row the tokens of its first part, and all numbers: the first part of a pair is its source, of answers to compare the longer
+    /// one, of a labelled row its text. A document has 0.
     pub(super) rows: Vec<(u32, u32)>,
     /// Whether the first of `rows` continues the last document of the block before.
     pub(super) continues: bool,
@@ -34,30 +35,41 @@ struct Origins {
 
 impl EncodedBlock {
     /// Returns a block without rows, of the file at `path`.
-    fn of(path: &Path, drops_duplicates: bool) -> Self {
+    pub(super) fn of(path: &Path, drops_duplicates: bool) -> Self {
         let origins = drops_duplicates.then(|| Origins { path: path.into(), rows: Vec::new() });
         Self { origins, ..Self::default() }
     }
 
     /// Notes where a row comes from, which has just been added.
-    fn add_origin(&mut self, line: u64, hash: impl FnOnce() -> Option<u128>) {
+    pub(super) fn add_origin(&mut self, line: u64, hash: impl FnOnce() -> Option<u128>) {
         if let Some(origins) = &mut self.origins {
             origins.rows.push((line, hash()));
         }
     }
 
-    /// Drops the rows that were seen before, and counts them.
-    pub(super) fn drop_repeated(&mut self, seen: &mut SeenRows) -> Result<()> {
-        let Some(Origins { path, rows: origins }) = self.origins.take() else { return Ok(()) };
+    /// Drops the rows that were seen before, and counts them. Returns their numbers in the block.
+    pub(super) fn drop_repeated(&mut self, seen: &mut SeenRows) -> Result<Vec<u32>> {
+        let mut repeated = Vec::new();
+        for (row, (_, hash)) in (0..).zip(self.origins.iter().flat_map(|origins| &origins.rows)) {
+            if !hash.map_or(Ok(true), |hash| seen.insert(hash))? {
+                repeated.push(row);
+            }
+        }
+        self.drop_rows(&repeated);
+        Ok(repeated)
+    }
+
+    /// Drops rows that repeat earlier ones, by their numbers in the block, which ascend, and counts them.
+    pub(super) fn drop_rows(&mut self, repeated: &[u32]) {
+        let Some(Origins { path, rows: origins }) = self.origins.take() else { return };
         let n_tokens: usize = self.rows.iter().map(|(_, both)| *both as usize).sum();
         let token_bytes = self.tokens.len() / n_tokens.max(1);
 
         let (mut read, mut written, mut kept) = (0, 0, Vec::with_capacity(self.rows.len()));
-        for (row, (line, hash)) in std::mem::take(&mut self.rows).into_iter().zip(origins) {
+        for ((number, row), (line, _)) in (0..).zip(std::mem::take(&mut self.rows)).zip(origins) {
             let bytes = read..read + row.1 as usize * token_bytes;
             read = bytes.end;
-            let is_new = hash.map_or(Ok(true), |hash| seen.insert(hash))?;
-            if !is_new {
+            if repeated.binary_search(&number).is_ok() {
                 self.report.drop_repeated(&path, line);
                 continue;
             }
@@ -68,10 +80,9 @@ impl EncodedBlock {
         }
         self.tokens.truncate(written);
         self.rows = kept;
-        Ok(())
     }
 
-    fn extend(&mut self, ids: &[u32], narrow: bool) {
+    pub(super) fn extend(&mut self, ids: &[u32], narrow: bool) {
         if narrow {
             self.tokens.extend(ids.iter().flat_map(|id| (*id as u16).to_le_bytes()));
         } else {
@@ -181,7 +192,8 @@ impl<'a> TextBlockEncoder<'a> {
                 encoded.add_origin(line, || text.as_deref().ok().filter(|_| whole).map(|text| row_hash([text])));
             }
             encoded.report.add_kept(u64::from(!continues));
-            encoded.report.unfiltered += u64::from(filter.is_some() && !continues && !whole);
+            let is_unfiltered = filter.is_some_and(|filter| filter.judges_texts()) && !continues && !whole;
+            encoded.report.unfiltered += u64::from(is_unfiltered);
             encoded.extend(&self.ids, self.narrow);
         }
         Ok(encoded)
@@ -234,7 +246,7 @@ impl<'a> ChatBlockEncoder<'a> {
                     let unread = self.encoder.unread(row.iter().flat_map(T::messages).flatten());
                     let unread: Vec<String> = unread.into_iter().map(|name| format!("{name} of messages")).collect();
                     encoded.report.add_left_out(&unread);
-                    encoded.rows.push((0, row_ids.len() as u32));
+                    encoded.rows.push((longer_answer(row, &row_ids), row_ids.len() as u32));
                     encoded.add_origin(*line, || Some(hash_of(row.iter().flat_map(T::messages))));
                     encoded.extend(&row_ids, false);
                 }
@@ -264,6 +276,15 @@ impl<'a> ChatBlockEncoder<'a> {
         // The first token has none before it to be predicted from.
         let learns = ids.iter().skip(1).any(|id| id & FLAG != 0);
         if learns { Ok(ids) } else { Err(RowProblem::Malformed("no token of an answer is left to learn".into())) }
+    }
+}
+
+/// Returns the length of the longer answer of two, with their prompt; of one conversation 0.
+fn longer_answer<T: Messages>(row: &Result<T, RowProblem>, ids: &[u32]) -> u32 {
+    let are_two = row.as_ref().is_ok_and(|row| row.messages().count() == 2);
+    match ids {
+        [chosen, both @ ..] if are_two => (*chosen).max(both.len() as u32 - chosen),
+        _ => 0,
     }
 }
 

@@ -11,11 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use super::TokenCache;
 use crate::corpus::{
-    CorpusInput, PairCorpus, RowFilter, TextConfig, TextCorpus, TextFile, TextFormat, mark_of_special_tokens,
+    CorpusInput, LabelledText, PairCorpus, RowFilter, TextConfig, TextCorpus, TextFile, TextFormat,
+    mark_of_special_tokens,
 };
 use crate::error::{Error, Result};
 use crate::files::{open_file, read_file, write_fresh};
 use crate::formats::FileFormat;
+use crate::tokenizer::LabelledShape;
 
 /// A file that changed less than this before it was hashed could change again without a new time stamp.
 const SETTLED: Duration = Duration::from_secs(2);
@@ -186,6 +188,27 @@ pub(super) fn text_fingerprint(corpus: &TextCorpus, ledger: &Ledger) -> Result<(
         let how = if is_told { format!("{name} {how}") } else { how };
         let (hash, seen) = hash_file(path, &seen_before)?;
         hasher.update(how.as_bytes()).update(hash.as_bytes());
+        now.files.extend(seen);
+    }
+    Ok((hasher.finalize(), now))
+}
+
+/// Does the same for labelled rows. Without a `shape`, for the labels alone.
+pub(super) fn label_fingerprint(
+    text: &LabelledText,
+    shape: Option<LabelledShape>,
+    ledger: &Ledger,
+) -> Result<(Hash, Ledger)> {
+    let config = text.config();
+    let mut hasher = blake3::Hasher::new();
+    let fields = [&config.text_field, &config.pair_field, &config.label_field, &config.words_field, &config.tags_field];
+    hasher.update(format!("labelled {:?} {fields:?} {:?} {shape:?}\0", text.task(), config.names).as_bytes());
+    hasher.update(mark_of_filter(config.filter.as_deref()).as_bytes());
+    let seen_before = ledger.by_path();
+    let mut now = Ledger::default();
+    for TextFile { path, records, .. } in text.text_files() {
+        let (hash, seen) = hash_file(path, &seen_before)?;
+        hasher.update(records.map_or("", FileFormat::name).as_bytes()).update(hash.as_bytes());
         now.files.extend(seen);
     }
     Ok((hasher.finalize(), now))

@@ -6,7 +6,7 @@
 //! | tokens: source ids and target ids of each row, or ids of each document, without special tokens | 2 or 4 each |
 //! | padding | up to a multiple of 8 |
 //! | offsets: the start of each row, in tokens, and the end of the last row | 8 * (rows + 1) |
-//! | pairs only: source lengths, the number of source tokens in each row | 4 * rows |
+//! | pairs: the number of source tokens in each row; labelled rows: the number of tokens in each | 4 * rows |
 //! | report: counts of kept and bad rows of the corpus, JSON | see header |
 //!
 //! The header holds a hash of itself and of the index behind the tokens, so that opening a damaged file fails. It also
@@ -40,6 +40,16 @@ pub(crate) enum CacheKind {
     Chat = 2,
     /// Answers to compare: the length of the first, then the ids of both, flagged as in a conversation.
     Preferences = 3,
+    /// Texts or words with labels: ids, special tokens included, then the place and the class of each label. The highest bit marks the
+    /// ids of the second type.
+    Labelled = 4,
+}
+
+impl CacheKind {
+    /// Whether the length of the first part of each row is stored: of a source, or of a text without its labels.
+    pub(super) fn has_first_lengths(self) -> bool {
+        matches!(self, Self::Pairs | Self::Labelled)
+    }
 }
 
 /// What a cache holds, and what it was made from.
@@ -97,7 +107,7 @@ impl Header {
     /// Whether ids are stored in 16 bits: the vocabularies fit, and no bit of an id marks it.
     pub(super) fn is_narrow(&self) -> bool {
         let fits = self.source_vocab_size.max(self.target_vocab_size) <= 1 << 16;
-        fits && !matches!(self.kind, CacheKind::Chat | CacheKind::Preferences)
+        fits && matches!(self.kind, CacheKind::Pairs | CacheKind::Text)
     }
 
     pub(super) fn to_bytes(&self) -> [u8; HEADER_BYTES] {
@@ -164,8 +174,9 @@ impl Header {
             1 => CacheKind::Text,
             2 => CacheKind::Chat,
             3 => CacheKind::Preferences,
+            4 => CacheKind::Labelled,
             kind => {
-                return Err(Error::cache(path, format!("holds rows of kind {kind}, this program reads kinds 0 to 3")));
+                return Err(Error::cache(path, format!("holds rows of kind {kind}, this program reads kinds 0 to 4")));
             }
         };
 
@@ -232,7 +243,7 @@ impl Header {
         let tokens_end = self.n_tokens.checked_mul(u64::from(self.token_bytes))?.checked_add(HEADER_BYTES as u64)?;
         let offsets_start = tokens_end.checked_next_multiple_of(8)?;
         let lens_start = offsets_start.checked_add(8 * (self.n_rows + 1))?;
-        let n_lens = if self.kind == CacheKind::Pairs { self.n_rows } else { 0 };
+        let n_lens = if self.kind.has_first_lengths() { self.n_rows } else { 0 };
         let report_start = lens_start.checked_add(4 * n_lens)?;
         let end = report_start.checked_add(self.report_bytes)?;
         let bytes = |n: u64| usize::try_from(n).ok();

@@ -7,8 +7,10 @@ mod build;
 mod encode;
 mod fingerprint;
 mod format;
+mod labels;
 mod lengths;
 mod mmap;
+mod rows;
 mod seen;
 mod shards;
 mod shared;
@@ -22,7 +24,7 @@ pub use fingerprint::{verify_file_record, verify_record_of};
 pub(crate) use format::CacheKind;
 pub use lengths::Lengths;
 pub(crate) use shards::WINDOW_SHARDS;
-pub use shards::{Shards, verify_shard_index};
+pub use shards::{Shards, find_classes, verify_shard_index};
 pub use shared::SharedRows;
 
 use self::format::{Header, Sections};
@@ -117,6 +119,7 @@ impl TokenCache {
         match self.header.kind {
             // Each row begins with a length.
             CacheKind::Preferences => self.header.n_tokens.saturating_sub(self.header.n_rows),
+            CacheKind::Labelled => self.source_lens().iter().map(|len| u64::from(*len)).sum(),
             CacheKind::Pairs | CacheKind::Text | CacheKind::Chat => self.header.n_tokens,
         }
     }
@@ -130,7 +133,7 @@ impl TokenCache {
     pub fn n_target_tokens(&self) -> u64 {
         match self.header.kind {
             CacheKind::Pairs => self.header.n_tokens + 2 * self.header.n_rows - self.n_source_tokens(),
-            CacheKind::Text | CacheKind::Chat | CacheKind::Preferences => 0,
+            CacheKind::Text | CacheKind::Chat | CacheKind::Preferences | CacheKind::Labelled => 0,
         }
     }
 
@@ -210,8 +213,8 @@ impl TokenCache {
                 Ok(CachedRow::Pair { source: checked(source, source_vocab)?, target: checked(target, target_vocab)? })
             }
             CacheKind::Text => Ok(CachedRow::Document(checked(self.document(row), target_vocab)?)),
-            CacheKind::Chat | CacheKind::Preferences => {
-                let problem = "holds conversations, wanted pairs or documents: take batches of a ChatSource or a PreferenceSource";
+            CacheKind::Chat | CacheKind::Preferences | CacheKind::Labelled => {
+                let problem = "holds marked rows, wanted pairs or documents: take batches of their source";
                 Err(Error::cache(&self.path, problem))
             }
         }
@@ -226,7 +229,12 @@ impl TokenCache {
         Err(Error::cache(&self.path, problem))
     }
 
-    /// Returns the source and target ids of a pair, without eos.
+    /// Returns the number of tokens of a labelled row.
+    pub(crate) fn labelled_len(&self, row: usize) -> usize {
+        self.source_lens()[row] as usize
+    }
+
+    /// Returns the source and target ids of a pair, without eos; of a labelled row its ids and its labels.
     pub(crate) fn row(&self, row: usize) -> (Tokens<'_>, Tokens<'_>) {
         let offsets = self.offsets();
         let (start, end) = (offsets[row] as usize, offsets[row + 1] as usize);

@@ -128,7 +128,9 @@ impl Sought {
                 update(source);
                 update(target);
             }
-            CacheKind::Text | CacheKind::Chat | CacheKind::Preferences => update(cache.document(row)),
+            CacheKind::Text | CacheKind::Chat | CacheKind::Preferences | CacheKind::Labelled => {
+                update(cache.document(row));
+            }
         }
         hasher.finish()
     }

@@ -17,6 +17,7 @@ impl TokenCache {
             CacheKind::Pairs => self.lengths(row),
             CacheKind::Text | CacheKind::Chat => (0, self.document_len(row) as usize),
             CacheKind::Preferences => (0, (self.document_len(row) as usize).saturating_sub(1)),
+            CacheKind::Labelled => (0, self.labelled_len(row)),
         }
     }
 
@@ -27,6 +28,7 @@ impl TokenCache {
             CacheKind::Text | CacheKind::Chat => self.document(row),
             // Both answers with their prompts, behind the length of the first.
             CacheKind::Preferences => self.document(row).skip(1),
+            CacheKind::Labelled => self.row(row).0,
         };
         match ids {
             Tokens::Narrow(ids) => ids.iter().map(|id| u32::from(*id)).collect(),
@@ -46,13 +48,16 @@ impl TokenCache {
                 };
                 hasher.update(&(n as u64).to_le_bytes()).update(bytes);
             };
+
             match self.kind() {
                 CacheKind::Pairs => {
                     let (source, target) = self.row(*row);
                     update(source);
                     update(target);
                 }
-                CacheKind::Text | CacheKind::Chat | CacheKind::Preferences => update(self.document(*row)),
+                CacheKind::Text | CacheKind::Chat | CacheKind::Preferences | CacheKind::Labelled => {
+                    update(self.document(*row));
+                }
             }
             let hash = hasher.finalize();
             !seen.insert(hash.as_bytes()[..16].try_into().expect("32 bytes"))

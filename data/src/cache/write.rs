@@ -66,7 +66,7 @@ impl Writer {
                 continue;
             }
             self.offsets.push(end);
-            if self.kind == CacheKind::Pairs {
+            if self.kind.has_first_lengths() {
                 self.source_lens.push(source);
             }
         }

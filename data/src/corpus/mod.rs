@@ -32,8 +32,9 @@ mod unknown;
 
 pub(crate) use block_start::BlockStart;
 pub(crate) use filter::row_hash;
-pub use filter::{FilterConfig, FilteredRows, LengthUnit, RowFilter};
-pub use labelled::{LabelConfig, Labelled, LabelledCorpus, LabelledInput};
+pub use filter::{FilterConfig, FilteredRows, HeldOut, LengthUnit, RowFilter};
+pub(crate) use labelled::LabelledRecord;
+pub use labelled::{Classes, LabelConfig, Labelled, LabelledCorpus, LabelledInput, LabelledText};
 pub use layout::{RowReader, check_layout, layout_notes};
 pub(crate) use ordered::for_each_block;
 pub use origins::Origins;

@@ -105,6 +105,12 @@ pub struct RowReport {
     /// Kept documents that are too long to be filtered.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unfiltered: u64,
+    /// Usable rows that are for validation. They are in no other count.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub held_out: u64,
+    /// Kept rows of a text with labels that have more tokens than allowed, and are cut.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cut: u64,
     /// Fields of conversations with a text that Kiln leaves out, each with the number of usable rows that have it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, u64>,
@@ -163,6 +169,10 @@ impl RowReport {
                 let (filter, found) = ((*filter).to_owned(), found.clone());
                 return self.add_dropped(DroppedRows { filter, rows: 1, file: file.into(), line, found });
             }
+            RowProblem::HeldOut => {
+                self.held_out += 1;
+                return;
+            }
             RowProblem::Malformed(_) | RowProblem::Unclosed(..) => (&mut self.malformed, BadRowKind::Malformed),
             RowProblem::Empty | RowProblem::NoText => (&mut self.empty, BadRowKind::Empty),
             RowProblem::OneSided(_) => (&mut self.one_sided, BadRowKind::OneSided),
@@ -215,6 +225,8 @@ impl RowReport {
             self.special_section = later.special_section;
         }
         self.unfiltered += later.unfiltered;
+        self.held_out += later.held_out;
+        self.cut += later.cut;
         later.dropped.into_iter().for_each(|dropped| self.add_dropped(dropped));
         later.left_out.iter().for_each(|(field, rows)| self.add_field(field, *rows));
         self.reasons.merge(later.reasons);

@@ -24,6 +24,8 @@ pub(crate) enum RowProblem {
         /// What it found.
         found: String,
     },
+    /// The row is not for training, but for validation.
+    HeldOut,
 }
 
 /// Part of the problem of a row that breaks inside of quotes.
@@ -56,6 +58,7 @@ impl fmt::Display for RowProblem {
             Self::NoText => f.write_str("the document has no text"),
             Self::OneSided(side) => write!(f, "one-sided pair: the {side} is empty"),
             Self::Filtered { found, .. } => f.write_str(found),
+            Self::HeldOut => f.write_str("the row is for validation (data.split)"),
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::single_rows::push_conversation;
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Around, Buckets, EpochPlan, RowFormat, RowWriter};
-use crate::cache::{CacheKind, Lengths, TokenCache, Tokens};
+use crate::cache::{CacheKind, Lengths, TokenCache};
 use crate::corpus::{Packing, TextConfig};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
@@ -53,40 +54,20 @@ impl ChatSource {
     ///
     /// If the cache holds other rows or was made with another tokenizer, or if the settings are invalid.
     pub fn new(cache: TokenCache, tokenizer: &TextTokenizer, text: &TextConfig, loader: &LoaderConfig) -> Result<Self> {
-        let problems: Vec<_> = text.validate(0).into_iter().chain(loader.validate()).collect();
-        if !problems.is_empty() {
-            return Err(Error::Invalid(problems.join("\n")));
-        }
+        let (format, settings) = checked_format(tokenizer, text, loader)?;
         if cache.kind() != CacheKind::Chat {
             return Err(Error::cache(cache.path(), "does not hold conversations"));
         }
         cache.check_tokenizer(tokenizer)?;
 
         let seq_len = text.seq_len;
-        if loader.batch_tokens < seq_len {
-            return Err(Error::Invalid(format!(
-                "loader.batch_tokens = {} cannot hold one row of data.text.seq_len = {seq_len} tokens: raise it to a \
-                 multiple of {seq_len}, or lower data.text.seq_len",
-                loader.batch_tokens
-            )));
-        }
-        let fill = tokenizer.special().fill();
-        let is_packed = text.packing != Packing::Sentences;
-        let rows = if is_packed {
+        let rows = if format.boundaries {
             let shape = Shape::text(loader.rows_of(seq_len), seq_len);
             Rows::Packed { rows: packed(&cache, seq_len)?, shape }
         } else {
             Rows::Single(buckets(&cache, seq_len, loader)?)
         };
-        Ok(Self {
-            rows,
-            vocab_size: tokenizer.vocab_size(),
-            seq_len,
-            // Saved runs know this text as part of the source's fingerprint.
-            settings: format!("{} {seq_len} {fill}", if is_packed { "chat" } else { "chat in rows" }),
-            format: RowFormat { input: Around::default(), labels: Around::default(), fill, boundaries: is_packed },
-            cache,
-        })
+        Ok(Self { rows, vocab_size: tokenizer.vocab_size(), seq_len, settings, format, cache })
     }
 
     /// Returns the cache.
@@ -115,10 +96,10 @@ impl ChatSource {
         match &self.rows {
             Rows::Packed { rows: packed, .. } => {
                 for conversation in &packed[row as usize] {
-                    self.push(rows, *conversation)?;
+                    push_conversation(rows, &self.cache, *conversation, self.vocab_size)?;
                 }
             }
-            Rows::Single(_) => self.push(rows, row)?,
+            Rows::Single(_) => push_conversation(rows, &self.cache, row, self.vocab_size)?,
         }
         rows.end_row(number);
         Ok(())
@@ -149,16 +130,36 @@ impl ChatSource {
             Rows::Single(_) => self.cache.document_len(row) as usize,
         }
     }
+}
 
-    /// Adds a conversation to the open row.
-    fn push(&self, rows: &mut RowWriter<'_>, conversation: u32) -> Result<()> {
-        let Tokens::Wide(ids) = self.cache.document(conversation as usize) else {
-            let problem = format!("conversation {conversation} is damaged: its ids have two bytes");
-            return Err(Error::cache(self.cache.path(), problem));
-        };
-        let largest = rows.push_flagged(ids);
-        self.cache.check_id("conversation", conversation as usize, largest, self.vocab_size)
+/// Returns how rows of conversations are built, and what decides their content next to the tokens, as a part of a fingerprint.
+///
+/// # Errors
+///
+/// If the settings are invalid.
+pub(super) fn checked_format(
+    tokenizer: &TextTokenizer,
+    text: &TextConfig,
+    loader: &LoaderConfig,
+) -> Result<(RowFormat, String)> {
+    let problems: Vec<_> = text.validate(0).into_iter().chain(loader.validate()).collect();
+    if !problems.is_empty() {
+        return Err(Error::Invalid(problems.join("\n")));
     }
+    let seq_len = text.seq_len;
+    if loader.batch_tokens < seq_len {
+        return Err(Error::Invalid(format!(
+            "loader.batch_tokens = {} cannot hold one row of data.text.seq_len = {seq_len} tokens: raise it to a \
+             multiple of {seq_len}, or lower data.text.seq_len",
+            loader.batch_tokens
+        )));
+    }
+
+    let fill = tokenizer.special().fill();
+    let is_packed = text.packing != Packing::Sentences;
+    let format = RowFormat { input: Around::default(), labels: Around::default(), fill, boundaries: is_packed };
+    // Saved runs know this text as part of the source's fingerprint.
+    Ok((format, format!("{} {seq_len} {fill}", if is_packed { "chat" } else { "chat in rows" })))
 }
 
 /// Returns the length of each conversation.
@@ -185,29 +186,54 @@ fn packed(cache: &TokenCache, seq_len: usize) -> Result<Vec<Vec<u32>>> {
     let mut by_length: Vec<u32> = (0..cache.n_rows() as u32).collect();
     by_length.sort_by_key(|conversation| std::cmp::Reverse(len(*conversation)));
 
-    let mut rows: Vec<Vec<u32>> = Vec::new();
-    // Rows by their free places.
-    let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let (mut best_fit, mut rows) = (BestFit::new(seq_len), Vec::<Vec<u32>>::new());
     for conversation in by_length {
-        let needed = len(conversation);
-        let (room, row) = match open.range(needed..).next().map(|(room, _)| *room) {
+        let row = best_fit.place(len(conversation));
+        if row == rows.len() {
+            rows.push(Vec::new());
+        }
+        rows[row].push(conversation);
+    }
+    Ok(rows)
+}
+
+/// Rows that are packed by best fit.
+pub(super) struct BestFit {
+    seq_len: usize,
+    n_rows: usize,
+    /// Rows by their free places.
+    open: BTreeMap<usize, Vec<usize>>,
+}
+
+impl BestFit {
+    pub(super) fn new(seq_len: usize) -> Self {
+        Self { seq_len, n_rows: 0, open: BTreeMap::new() }
+    }
+
+    /// Returns the row of the next conversation, whose length must not exceed a row's. Lengths come in decreasing order.
+    pub(super) fn place(&mut self, needed: usize) -> usize {
+        let (room, row) = match self.open.range(needed..).next().map(|(room, _)| *room) {
             Some(room) => {
-                let rows_with_room = open.get_mut(&room).expect("found above");
+                let rows_with_room = self.open.get_mut(&room).expect("found above");
                 let row = rows_with_room.pop().expect("never empty");
                 if rows_with_room.is_empty() {
-                    open.remove(&room);
+                    self.open.remove(&room);
                 }
                 (room, row)
             }
             None => {
-                rows.push(Vec::new());
-                (seq_len, rows.len() - 1)
+                self.n_rows += 1;
+                (self.seq_len, self.n_rows - 1)
             }
         };
-        rows[row].push(conversation);
-        open.entry(room - needed).or_default().push(row);
+        self.open.entry(room - needed).or_default().push(row);
+        row
     }
-    Ok(rows)
+
+    /// Returns the number of rows so far.
+    pub(super) fn n_rows(&self) -> usize {
+        self.n_rows
+    }
 }
 
 impl BatchSource for ChatSource {

@@ -1,7 +1,7 @@
 //! The number of batches in an epoch, estimated before tokenizer and token cache exist.
 
 use super::BatchSource;
-use super::labelled::{LabelledShape, LabelledSource};
+use super::labelled::LabelledSource;
 use super::text::row_format;
 use crate::batch::Buckets;
 use crate::corpus::{
@@ -9,7 +9,7 @@ use crate::corpus::{
 };
 use crate::error::Result;
 use crate::loader_config::LoaderConfig;
-use crate::tokenizer::{PairTokenizers, TextTokenizer, TokenizerConfig};
+use crate::tokenizer::{LabelledShape, PairTokenizers, TextTokenizer, TokenizerConfig};
 
 /// More than the mean of any vocabulary on ordinary text.
 const MOST_BYTES_PER_TOKEN: f64 = 12.0;

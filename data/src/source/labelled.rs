@@ -1,18 +1,19 @@
 //! Batches of labelled rows, which lie in memory.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::sync::Arc;
 use std::thread;
 
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Buckets, EpochPlan};
 use crate::cache::Lengths;
-use crate::corpus::{Labelled, LabelledCorpus, LabelledInput, Unknown};
+use crate::corpus::{Labelled, LabelledCorpus, Unknown};
 use crate::error::{Error, Result, panic_text};
 use crate::host_batch::{HostBatch, Shape};
 use crate::loader_config::LoaderConfig;
 use crate::sampler::Order;
-use crate::tokenizer::{LabelledEncoder, LabelledRow, TextTokenizer};
+use crate::tokenizer::{LabelledEncoder, LabelledShape, TextTokenizer};
 
 /// Rows for a model that predicts classes, one text (or pair of texts) per row.
 ///
@@ -38,34 +39,6 @@ struct EncodedRow {
     labels: Vec<(u32, u32)>,
 }
 
-/// Model settings that decide how labelled rows are encoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LabelledShape {
-    /// Longest row in tokens.
-    pub max_len: usize,
-    /// Whether the model distinguishes the types of tokens.
-    pub has_types: bool,
-    /// Whether the model is a decoder, which reads the class at the last token.
-    pub is_decoder: bool,
-    /// Whether special tokens that a text spells are split like other text.
-    pub splits_special_tokens: bool,
-}
-
-impl LabelledShape {
-    /// Makes an encoder of such rows for one thread.
-    ///
-    /// # Errors
-    ///
-    /// As [`LabelledEncoder::new`].
-    pub fn encoder(self, tokenizer: &TextTokenizer) -> Result<LabelledEncoder> {
-        let encoder = match self.is_decoder {
-            true => LabelledEncoder::for_decoder(tokenizer, self.max_len),
-            false => LabelledEncoder::new(tokenizer, self.max_len),
-        }?;
-        Ok(encoder.splitting_special_tokens(self.splits_special_tokens))
-    }
-}
-
 impl LabelledSource {
     /// Encodes the rows of a corpus on `num_threads` threads. Longer rows are cut to `shape.max_len` tokens.
     ///
@@ -86,7 +59,9 @@ impl LabelledSource {
             for row in rows {
                 let found = encoder.encode(&row.input)?;
                 n_cut += u64::from(found.is_cut);
-                encoded.push(with_labels(found, row, shape.has_types));
+                let labels = found.label_places(row);
+                let types = if shape.has_types { found.types } else { Vec::new() };
+                encoded.push(EncodedRow { ids: found.ids, types, labels });
             }
             Ok((encoded, n_cut, encoder))
         };
@@ -100,11 +75,12 @@ impl LabelledSource {
 
         let mut rows = Vec::with_capacity(corpus.rows().len());
         let (mut n_cut, mut n_spelled, mut unknown) = (0, 0, Unknown::default());
-        for (encoded, cut, encoder) in encoded {
+        for (encoded, cut, mut encoder) in encoded {
             rows.extend(encoded);
             n_cut += cut;
-            n_spelled += encoder.n_spelled();
-            unknown.merge(encoder.unknown().clone());
+            let (of_encoder, spelled) = encoder.take_counts();
+            n_spelled += spelled;
+            unknown.merge(of_encoder);
         }
         if rows.len() > u32::MAX as usize {
             return Err(Error::Invalid("the data has more than 4,294,967,295 rows: split it".into()));
@@ -141,18 +117,6 @@ impl LabelledSource {
     pub fn unknown(&self) -> &Unknown {
         &self.unknown
     }
-}
-
-/// Puts the labels of a row at their places.
-fn with_labels(found: LabelledRow, row: &Labelled, has_types: bool) -> EncodedRow {
-    let labels = match &row.input {
-        LabelledInput::Text { .. } => row.labels.iter().map(|label| (0, *label)).collect(),
-        LabelledInput::Words(_) => {
-            let places = found.words.iter().zip(&row.labels);
-            places.filter_map(|(place, label)| Some(((*place)?, *label))).collect()
-        }
-    };
-    EncodedRow { ids: found.ids, types: if has_types { found.types } else { Vec::new() }, labels }
 }
 
 fn fingerprint(rows: &[EncodedRow], names: &[String], tokenizer: &str) -> String {
@@ -205,43 +169,65 @@ impl BatchWorker for Arc<LabelledSource> {
     fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
         let (numbers, shape) = plan.batch(index);
         let shape = Shape { batch_size: numbers.len(), ..shape };
-        let width = shape.target_len;
+        let mut writer = LabelledWriter::new(batch, shape, self.fill, self.has_types);
+        for number in numbers {
+            let EncodedRow { ids, types, labels } = &self.rows[*number as usize];
+            let types = types.iter().copied().chain(iter::repeat(0));
+            writer.push(*number, ids.iter().copied().zip(types), labels.iter().copied());
+        }
+        Ok(())
+    }
+}
+
+/// Writes labelled rows into a batch.
+pub(super) struct LabelledWriter<'a> {
+    batch: &'a mut HostBatch,
+    has_types: bool,
+}
+
+impl<'a> LabelledWriter<'a> {
+    /// Makes room for `shape`.
+    pub(super) fn new(batch: &'a mut HostBatch, shape: Shape, fill: i32, has_types: bool) -> Self {
         let parts = batch.start_text(shape, false);
-        parts.input.fill(self.fill);
+        parts.input.fill(fill);
         parts.labels.fill(HostBatch::NOT_COUNTED);
         parts.documents.fill(0);
+        batch.token_types = has_types;
+        Self { batch, has_types }
+    }
 
-        let mut tokens = 0;
-        for (i, number) in numbers.iter().enumerate() {
-            let row = &self.rows[*number as usize];
-            let places = i * width..i * width + row.ids.len();
-            for (to, id) in parts.input[places.clone()].iter_mut().zip(&row.ids) {
-                *to = *id as i32;
-            }
-            for (to, kind) in parts.documents[places].iter_mut().zip(&row.types) {
-                *to = i32::from(*kind);
-            }
-            for (place, label) in &row.labels {
-                parts.labels[i * width + *place as usize] = *label as i32;
-            }
-            for (to, position) in parts.positions[i * width..(i + 1) * width].iter_mut().zip(0..) {
-                *to = position;
-            }
-            parts.lengths[i] = row.ids.len() as i32;
-            tokens += row.ids.len() as u64;
+    /// Adds a row: its tokens with their types, and place and class of its labels.
+    pub(super) fn push(
+        &mut self,
+        number: u32,
+        tokens: impl Iterator<Item = (u32, u8)>,
+        labels: impl Iterator<Item = (u32, u32)>,
+    ) {
+        let (width, row) = (self.batch.target_len, self.batch.rows.len());
+        let start = row * width;
+        let parts = self.batch.text_parts_mut();
+        let mut n_tokens = 0;
+        for (place, (id, kind)) in (start..start + width).zip(tokens) {
+            parts.input[place] = id as i32;
+            parts.documents[place] = if self.has_types { i32::from(kind) } else { 0 };
+            n_tokens += 1;
         }
-
-        batch.token_types = self.has_types;
-        batch.target_tokens = tokens;
-        batch.rows.extend_from_slice(numbers);
-        Ok(())
+        for (place, label) in labels {
+            parts.labels[start + place as usize] = label as i32;
+        }
+        for (to, position) in parts.positions[start..start + width].iter_mut().zip(0..) {
+            *to = position;
+        }
+        parts.lengths[row] = n_tokens;
+        self.batch.target_tokens += n_tokens as u64;
+        self.batch.rows.push(number);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::corpus::{LabelConfig, Task};
+    use crate::corpus::{LabelConfig, LabelledInput, Task};
     use crate::fixtures::{TextFixture, stories};
     use crate::host_batch::Position;
     use crate::loader::{Loader, OnePass, Rank};
@@ -271,7 +257,7 @@ mod tests {
             let around = encoder.around_text().1.iter().filter(|id| **id == end).count();
             let row = encoder.encode(&input).expect("encodes");
             let found = row.ids.iter().filter(|id| **id == end).count() - around;
-            assert_eq!((found, encoder.n_spelled()), (if splits { 0 } else { 2 }, 2), "{:?}", row.ids);
+            assert_eq!((found, encoder.take_counts().1), (if splits { 0 } else { 2 }, 2), "{:?}", row.ids);
         }
     }
 

@@ -6,6 +6,7 @@ mod labelled;
 mod mix;
 mod pairs;
 mod preferences;
+mod single_rows;
 mod streamed;
 mod text;
 
@@ -14,11 +15,11 @@ use std::sync::Arc;
 
 pub use chat::ChatSource;
 pub use estimate::BatchEstimate;
-pub use labelled::{LabelledShape, LabelledSource};
-pub use mix::{MixPart, MixParts, MixShares, MixSource, MixedPart, SharesFrom};
+pub use labelled::LabelledSource;
+pub use mix::{MixPart, MixParts, MixShares, MixSource, MixedPart, SharesFrom, StreamedMix, StreamedParts};
 pub use pairs::PairSource;
 pub use preferences::PreferenceSource;
-pub use streamed::{StreamedPairs, StreamedSource};
+pub use streamed::{StreamedRows, StreamedSource};
 pub use text::TextSource;
 
 use crate::batch::EpochPlan;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::single_rows::RowKind;
 use super::{BatchSource, BatchWorker};
-use crate::batch::{Around, Buckets, EpochPlan, RowFormat, RowWriter};
-use crate::cache::{CacheKind, Lengths, TokenCache, Tokens};
+use crate::batch::{Buckets, EpochPlan};
+use crate::cache::{CacheKind, Lengths, TokenCache};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
 use crate::loader_config::LoaderConfig;
@@ -19,10 +20,10 @@ use crate::tokenizer::TextTokenizer;
 #[derive(Debug)]
 pub struct PreferenceSource {
     cache: TokenCache,
-    format: RowFormat,
+    kind: RowKind,
     buckets: Buckets,
-    vocab_size: usize,
-    beta: f64,
+    /// What fills padding.
+    fill: i32,
 }
 
 impl PreferenceSource {
@@ -44,30 +45,13 @@ impl PreferenceSource {
             return Err(Error::cache(cache.path(), "does not hold answers to compare"));
         }
         cache.check_tokenizer(tokenizer)?;
-        let lengths: Vec<usize> = (0..cache.n_rows())
-            .map(|pair| rows_of(&cache, pair).map(|rows| rows.map(<[u32]>::len).into_iter().max().unwrap_or(0)))
-            .collect::<Result<_>>()?;
-        let longest = lengths.iter().copied().max().unwrap_or(0);
-        if 2 * longest > loader.batch_tokens {
-            return Err(Error::Invalid(format!(
-                "loader.batch_tokens = {} cannot hold both answers of the longest pair, {longest} tokens each with its prompt: set \
-                 it to at least {}, or lower data.text.seq_len",
-                loader.batch_tokens,
-                2 * longest
-            )));
-        }
-
-        let fill = tokenizer.special().fill();
-        // A pair takes two rows.
-        let of_pairs = LoaderConfig { batch_tokens: loader.batch_tokens / 2, ..loader.clone() };
-        let limit = max_len.min(of_pairs.batch_tokens);
-        Ok(Self {
-            buckets: Buckets::new(lengths.into_iter().map(|len| (0, len)), (0, limit), &of_pairs)?,
-            vocab_size: tokenizer.vocab_size(),
-            format: RowFormat { input: Around::default(), labels: Around::default(), fill, boundaries: false },
-            beta,
-            cache,
-        })
+        let kind = RowKind::preferences(tokenizer, beta);
+        let lengths: Vec<(usize, usize)> =
+            (0..cache.n_rows()).map(|pair| kind.lengths(&cache, pair)).collect::<Result<_>>()?;
+        let longest = lengths.iter().map(|(_, len)| *len).max().unwrap_or(0);
+        let (of_pairs, limit) = budget_of_pairs(longest, max_len, loader)?;
+        let buckets = Buckets::new(lengths.into_iter(), (0, limit), &of_pairs)?;
+        Ok(Self { buckets, fill: tokenizer.special().fill(), kind, cache })
     }
 
     /// Returns the cache.
@@ -81,12 +65,23 @@ impl PreferenceSource {
     }
 }
 
-/// Returns the flagged ids of both rows of a pair.
-fn rows_of(cache: &TokenCache, pair: usize) -> Result<[&[u32]; 2]> {
-    let damaged = || Error::cache(cache.path(), format!("pair {pair} is damaged"));
-    let Tokens::Wide([n_chosen, ids @ ..]) = cache.document(pair) else { return Err(damaged()) };
-    let (chosen, rejected) = ids.split_at_checked(*n_chosen as usize).ok_or_else(damaged)?;
-    if chosen.is_empty() || rejected.is_empty() { Err(damaged()) } else { Ok([chosen, rejected]) }
+/// Returns the configuration of batches of pairs, each of which takes two rows, and the length of the longest row that fits.
+///
+/// # Errors
+///
+/// If the `longest` row does not.
+pub(super) fn budget_of_pairs(longest: usize, max_len: usize, loader: &LoaderConfig) -> Result<(LoaderConfig, usize)> {
+    if 2 * longest > loader.batch_tokens {
+        return Err(Error::Invalid(format!(
+            "loader.batch_tokens = {} cannot hold both answers of the longest pair, {longest} tokens each with its prompt: set \
+             it to at least {}, or lower data.text.seq_len",
+            loader.batch_tokens,
+            2 * longest
+        )));
+    }
+    let of_pairs = LoaderConfig { batch_tokens: loader.batch_tokens / 2, ..loader.clone() };
+    let limit = max_len.min(of_pairs.batch_tokens);
+    Ok((of_pairs, limit))
 }
 
 /// Returns the shape of a batch of as many pairs.
@@ -117,7 +112,7 @@ impl BatchSource for PreferenceSource {
     }
 
     fn fingerprint(&self) -> String {
-        self.cache.fingerprint_with(&format!("preferences {}", self.format.fill))
+        self.cache.fingerprint_with(&format!("preferences {}", self.fill))
     }
 
     fn worker(self: Arc<Self>) -> Box<dyn BatchWorker> {
@@ -128,16 +123,8 @@ impl BatchSource for PreferenceSource {
 impl BatchWorker for Arc<PreferenceSource> {
     fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
         let (pairs, shape) = plan.batch(index);
-        let mut rows = RowWriter::new(batch, Shape { batch_size: 2 * pairs.len(), ..shape }, &self.format);
-        for pair in pairs {
-            for ids in rows_of(&self.cache, *pair as usize)? {
-                let largest = rows.push_flagged(ids);
-                self.cache.check_id("pair", *pair as usize, largest, self.vocab_size)?;
-                rows.end_row(*pair);
-            }
-        }
-        batch.preference = Some(self.beta);
-        Ok(())
+        let mut writer = self.kind.writer(batch, in_rows(Shape { batch_size: pairs.len(), ..shape }));
+        pairs.iter().try_for_each(|pair| writer.push(&self.cache, *pair, *pair))
     }
 }
 

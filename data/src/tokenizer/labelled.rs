@@ -219,14 +219,9 @@ impl LabelledEncoder {
         Ok(LabelledRow { words: places, ..row })
     }
 
-    /// Returns what the vocabulary could not spell in the rows so far.
-    pub fn unknown(&self) -> &Unknown {
-        &self.unknown
-    }
-
-    /// Returns how many special tokens the texts of the rows so far spell.
-    pub fn n_spelled(&self) -> u64 {
-        self.n_spelled
+    /// Returns what the vocabulary could not spell in the rows since the last call, and how many special tokens their texts spell.
+    pub fn take_counts(&mut self) -> (Unknown, u64) {
+        (std::mem::take(&mut self.unknown), std::mem::take(&mut self.n_spelled))
     }
 
     fn ids(&mut self, text: &str) -> Result<Vec<u32>> {

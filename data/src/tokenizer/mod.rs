@@ -12,6 +12,7 @@ mod encoder;
 mod folder;
 mod guard;
 mod labelled;
+mod labels;
 mod m2m100;
 mod marian;
 mod masked;
@@ -32,6 +33,7 @@ pub use chat::{ChatTemplate, SpecialEncoder, TemplateError, chat_template_next_t
 pub use config::{Normalization, TokenizerConfig, TokenizerKind};
 pub use folder::FolderTokenizer;
 pub use labelled::{LabelledEncoder, LabelledRow};
+pub use labels::LabelledShape;
 pub use m2m100::M2m100Files;
 pub use marian::MarianFiles;
 pub use masked::MaskedEncoder;

@@ -62,8 +62,7 @@ impl TextTokenizer {
     /// small.
     pub fn train(config: &TokenizerConfig, corpus: &TextCorpus, num_threads: usize) -> Result<Self> {
         refuse(config.validate_for_text())?;
-        let json = train::train_on_text(config, corpus, num_threads)?;
-        Self::parse(Stored { json, model: None }, None, config, &Value::Null)
+        Self::of_trained(train::train_on_text(config, corpus, num_threads)?, config)
     }
 
     /// Trains on documents in memory. The result is the same as for a text with these documents.
@@ -73,8 +72,7 @@ impl TextTokenizer {
     /// If the configuration is invalid or the vocabulary is too small.
     pub fn train_on_documents(config: &TokenizerConfig, documents: &[String], num_threads: usize) -> Result<Self> {
         refuse(config.validate_for_text())?;
-        let json = train::train_on_documents(config, documents, num_threads)?;
-        Self::parse(Stored { json, model: None }, None, config, &Value::Null)
+        Self::of_trained(train::train_on_documents(config, documents, num_threads)?, config)
     }
 
     /// Loads the `tokenizer.json` that the configuration names.
@@ -101,7 +99,7 @@ impl TextTokenizer {
         Ok(Self { chat_template: chat_template_next_to(path)?.map(Into::into), ..loaded })
     }
 
-    fn parse(stored: Stored, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
+    pub(super) fn parse(stored: Stored, path: Option<&Path>, config: &TokenizerConfig, hints: &Value) -> Result<Self> {
         let Stored { mut json, model } = stored;
         let mut whole: Tokenizer = guard::read(&json).map_err(|e| not_a_tokenizer(path, &e))?;
         if config.add_missing_tokens && add_missing(&mut whole, config, hints)? {

@@ -33,7 +33,7 @@ pub(super) fn caches(dir: &Path, config: Option<&Config>, findings: &mut Finding
             findings.add(&path, cache(&path, of_training));
         } else if name.ends_with(".tokens.files.json") {
             file_record(&path, findings);
-        } else if name == "train-shards" {
+        } else if name == "train-shards" || name.starts_with("train-shards.") {
             n_caches += shards(&path, findings);
         } else if name.ends_with(".partial") {
             findings.note(&path, LEFT);

@@ -25,6 +25,8 @@ mod pointers;
 mod ranks;
 #[cfg(target_os = "linux")]
 mod streamed;
+#[cfg(target_os = "linux")]
+mod streamed_tasks;
 
 use std::fs;
 use std::path::Path;

@@ -16,7 +16,7 @@ impl<'de> Deserialize<'de> for RemovedSwitch {
             false => Ok(Self),
             true => Err(D::Error::custom(
                 "data.direct was removed; text is read from the token cache, which is made once (data.cache_dir names its folder), and text \
-                 or pairs whose cache is too large for the disk are trained on with data.cache_limit",
+                 whose cache is too large for the disk is trained on with data.cache_limit",
             )),
         }
     }
@@ -26,42 +26,11 @@ impl<'de> Deserialize<'de> for RemovedSwitch {
 pub(super) fn problem(config: &Config) -> Option<String> {
     let data = &config.data;
     let row = data.cache_limit.as_ref().map(|_| traits_of(config.task))?;
-    if row.classes.is_some() {
-        return Some(format!(
-            "data.cache_limit divides a token cache, and task = \"{}\" keeps its rows in memory without one, so remove it",
-            row.name
-        ));
-    }
-    let is_text = row.reads == Reads::Text;
-    if is_text && data.text.is_chat() {
+    let is_plain = row.reads == Reads::Text && row.classes.is_none() && !data.text.is_chat();
+    if is_plain && data.text.packing == Packing::Sentences {
         return Some(
-            "data.cache_limit divides the token cache of plain text or of pairs; conversations (data.text.format) are read from a whole \
-             cache, so remove it"
-                .into(),
-        );
-    }
-    if is_text && data.text.packing == Packing::Sentences {
-        return Some(
-            "data.cache_limit needs rows that are packed; data.text.packing = \"sentences\" sorts all documents by length, so remove one of \
-             the two"
-                .into(),
-        );
-    }
-
-    if data.filter.drop_duplicates {
-        return Some(
-            "data.cache_limit never has all rows of a text together, and data.filter.drop_duplicates compares them; remove one of the two"
-                .into(),
-        );
-    }
-    if !data.mix.is_empty() {
-        return Some(
-            "data.cache_limit divides the cache of one text, not of a mixture (data.mix); remove one of the two".into(),
-        );
-    }
-    if data.split > 0.0 {
-        return Some(
-            "data.cache_limit is for text larger than the disk, and data.split writes the text again; name data.valid"
+            "data.cache_limit needs documents that are packed; data.text.packing = \"sentences\" sorts all documents by length, so remove one \
+             of the two"
                 .into(),
         );
     }
@@ -98,18 +67,35 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_for_pairs_and_packed_text() {
+    fn a_limit_is_for_rows_of_every_task_and_packed_text() {
         let pairs = Config { data: limited().data, ..presets::tiny() };
         assert_eq!((pairs.task, pairs.validate()), (Task::Translation, Vec::new()));
 
         type Change = fn(&mut Config);
-        let cases: [(&str, Change); 7] = [
-            ("keeps its rows in memory", |c| c.task = Task::Classification),
-            ("conversations", |c| c.data.text.format = TextFormat::Chat),
+        let served: [Change; 6] = [
+            |c| c.data.text.format = TextFormat::Chat,
+            |c| (c.data.text.format, c.data.text.packing) = (TextFormat::Chat, Packing::Sentences),
+            |c| c.data.text.format = TextFormat::Preferences,
+            |c| c.data.filter.drop_duplicates = true,
+            |c| c.data.split = 0.1,
+            |c| {
+                let source =
+                    |name: &str| MixEntry { name: name.into(), train: vec![name.into()], ..MixEntry::default() };
+                (c.data.train, c.data.mix) = (Vec::new(), vec![source("a"), source("b")]);
+            },
+        ];
+        for (number, change) in served.into_iter().enumerate() {
+            let mut config = limited();
+            change(&mut config);
+            let refused = config.validate().into_iter().find(|problem| problem.contains("data.cache_limit"));
+            assert_eq!(refused, None, "change {number}");
+        }
+        let mut classes = limited();
+        classes.task = Task::Classification;
+        assert_eq!(problem(&classes), None);
+
+        let cases: [(&str, Change); 2] = [
             ("sorts all documents", |c| c.data.text.packing = Packing::Sentences),
-            ("drop_duplicates", |c| c.data.filter.drop_duplicates = true),
-            ("data.mix", |c| c.data.mix = vec![MixEntry { name: "a".into(), ..MixEntry::default() }]),
-            ("name data.valid", |c| c.data.split = 0.1),
             ("loader.shuffle = false", |c| c.loader.shuffle = false),
         ];
         for (part, change) in cases {

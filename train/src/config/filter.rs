@@ -15,13 +15,13 @@ impl Config {
     pub fn train_filter(&self) -> kiln_data::Result<Option<Arc<RowFilter>>> {
         match self.data.mix.iter().any(|source| source.filter.is_some()) {
             true => Ok(None),
-            false => RowFilter::new(&self.data.filter, self.filtered_rows()),
+            false => RowFilter::new(&self.data.filter, self.data.held_out.as_ref(), self.filtered_rows()),
         }
     }
 
     /// Returns the filter of a source of a mixture.
     pub(crate) fn source_filter(&self, source: &MixEntry) -> kiln_data::Result<Option<Arc<RowFilter>>> {
-        RowFilter::new(source.filter.as_ref().unwrap_or(&self.data.filter), self.filtered_rows())
+        RowFilter::new(source.filter.as_ref().unwrap_or(&self.data.filter), None, self.filtered_rows())
     }
 
     fn filtered_rows(&self) -> FilteredRows {

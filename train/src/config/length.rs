@@ -92,6 +92,8 @@ pub(super) fn batches_per_epoch(config: &Config, enough: f64) -> Option<f64> {
             let corpus = PairCorpus::open(files, &read_as).ok()?;
             estimate.of_pairs(&corpus).ok()?
         }
+        // All of these rows would have to be in memory.
+        Reads::Text if traits_of(config.task).classes.is_some() && config.data.cache_limit.is_some() => return None,
         Reads::Text if traits_of(config.task).classes.is_some() => {
             let read_as = LabelConfig { filter: config.train_filter().ok()?, ..config.data.labels.clone() };
             let corpus = LabelledCorpus::read(files, config.task, &read_as).ok()?;

@@ -37,8 +37,11 @@ pub mod task;
 mod validate;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use kiln_data::{CorpusConfig, FilterConfig, LabelConfig, LoaderConfig, TextConfig, TokenizerConfig, files::read_file};
+use kiln_data::{
+    CorpusConfig, FilterConfig, HeldOut, LabelConfig, LoaderConfig, TextConfig, TokenizerConfig, files::read_file,
+};
 use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
@@ -102,8 +105,8 @@ pub struct DataConfig {
     pub split: f64,
     /// Folder of the token caches. Unset: `cache/` in the run folder.
     pub cache_dir: Option<PathBuf>,
-    /// translation, lm and mlm: most bytes of token caches of the training text on disk. The text is then tokenized in parts, ahead of
-    /// the training, and shuffled within windows of eight parts. Unset: the whole text is tokenized once.
+    /// Most bytes of token caches of the training text on disk; the sources of a mixture have equal parts of it. The text is then tokenized
+    /// in parts, ahead of the training, and shuffled within windows of eight parts. Unset: the whole text is tokenized once.
     pub cache_limit: Option<ByteSize>,
     /// Pairs: format, names of fields, limits in tokens, tolerated fraction of bad rows.
     pub corpus: CorpusConfig,
@@ -113,6 +116,9 @@ pub struct DataConfig {
     pub labels: LabelConfig,
     /// The rows of training text that are wanted, of those that can be used.
     pub filter: FilterConfig,
+    /// The rows of training text that `split` has taken out, where they are not in files of their own. Not a key of this table.
+    #[serde(skip)]
+    pub held_out: Option<Arc<HeldOut>>,
     /// Removed: see `cache_limit`.
     #[serde(skip_serializing)]
     pub direct: RemovedSwitch,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use kiln_data::{LabelledCorpus, LabelledInput, Task};
+use kiln_data::{Classes, Labelled, LabelledInput, Task};
 
 use kiln_metrics::units::counted;
 
@@ -14,12 +14,11 @@ const RAREST: usize = 3;
 const ENOUGH_ROWS: usize = 20;
 
 /// Lists the classes with their shares, most frequent first: always predicting the first is right that often. Warns of classes with one
-/// row, of classes that differ in case or spaces only, of texts that repeat, and of fields that are probably swapped.
-pub(super) fn notes(corpus: &LabelledCorpus, task: Task) -> Vec<String> {
-    let mut counts: Vec<(u64, &str)> = corpus.names().iter().map(|name| (0, name.as_str())).collect();
-    for label in corpus.rows().iter().flat_map(|row| &row.labels) {
-        counts[*label as usize].0 += 1;
-    }
+/// row, of classes that differ in case or spaces only, of texts that repeat, and of fields that are probably swapped. `rows` are the
+/// training rows that are in memory.
+pub(super) fn notes(classes: &Classes, rows: &[Labelled], task: Task) -> Vec<String> {
+    let mut counts: Vec<(u64, &str)> =
+        classes.counts.iter().copied().zip(classes.names.iter().map(String::as_str)).collect();
     let total = counts.iter().map(|(n, _)| n).sum::<u64>().max(1) as f64;
     counts.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
     let share = |(n, name): &(u64, &str)| match 100.0 * *n as f64 / total {
@@ -37,8 +36,8 @@ pub(super) fn notes(corpus: &LabelledCorpus, task: Task) -> Vec<String> {
     };
 
     let first = format!("{} classes: {}{rest}", counts.len(), listed(first));
-    let n_rows = corpus.rows().len();
-    let of_task = numbered(corpus.names(), task).or_else(|| swapped(corpus, counts.len(), task));
+    let n_rows = classes.n_rows as usize;
+    let of_task = numbered(&classes.names, task).or_else(|| swapped(classes, rows, task));
     let others = [alone(&counts, n_rows), of_task].into_iter().flatten();
     [first].into_iter().chain(alike(&counts)).chain(others).collect()
 }
@@ -107,8 +106,8 @@ fn alone(counts: &[(u64, &str)], n_rows: usize) -> Option<String> {
 }
 
 /// Says that text and label are probably swapped: nearly every row has a class of its own, and texts recur.
-fn swapped(corpus: &LabelledCorpus, n_classes: usize, task: Task) -> Option<String> {
-    let rows = corpus.rows();
+fn swapped(classes: &Classes, rows: &[Labelled], task: Task) -> Option<String> {
+    let n_classes = classes.names.len();
     if task != Task::Classification || rows.len() < ENOUGH_ROWS || n_classes * 2 < rows.len() {
         return None;
     }
@@ -119,7 +118,7 @@ fn swapped(corpus: &LabelledCorpus, n_classes: usize, task: Task) -> Option<Stri
             LabelledInput::Words(_) => None,
         })
         .collect();
-    let are_scores = corpus.names().iter().all(|name| number(name).is_some());
+    let are_scores = classes.names.iter().all(|name| number(name).is_some());
     let hint = match texts.len() * 2 < n_classes {
         _ if are_scores => "; the labels are numbers: if they are scores, make a few classes of ranges of them",
         true => ": data.labels.text_field and data.labels.label_field are probably swapped",
@@ -130,7 +129,7 @@ fn swapped(corpus: &LabelledCorpus, n_classes: usize, task: Task) -> Option<Stri
 
 #[cfg(test)]
 mod tests {
-    use kiln_data::LabelConfig;
+    use kiln_data::{LabelConfig, LabelledCorpus};
 
     use super::*;
 
@@ -141,7 +140,7 @@ mod tests {
             rows.map(|(text, label)| format!("{{\"text\": \"{text}\", \"label\": \"{label}\"}}\n")).collect();
         std::fs::write(&path, lines).expect("writable");
         let corpus = LabelledCorpus::read(&[path], Task::Classification, &LabelConfig::default()).expect("rows");
-        notes(&corpus, Task::Classification)
+        notes(&corpus.classes(), corpus.rows(), Task::Classification)
     }
 
     #[test]

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, Split, TextTokenizer, spelled_tokens,
+    BatchSource, Classes, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, LabelledText, RowReport, Split,
+    Task, TextTokenizer, TokenizerConfig, Unknown, find_classes, spelled_tokens,
 };
 use kiln_metrics::units::{counted, thousands};
 use kiln_model::TransformerConfig;
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
-use super::{Files, RunData, Vocabulary, classes, find_files, folding_note, n_threads, prompt, shared, text};
-use crate::config::Config;
+use super::{Files, RunData, Vocabulary, classes, find_files, folding_note, n_threads, prompt, shared, streamed, text};
+use crate::config::{Config, ByteSize};
 
 pub(super) fn open(
     config: &Config,
@@ -22,21 +23,21 @@ pub(super) fn open(
     note: &mut dyn FnMut(&str),
 ) -> Result<RunData> {
     let Files { train, valid } = text::files(config, cache_dir)?;
-    let watched = Watched::of(train.iter().map(PathBuf::as_path));
-    let read = LabelledCorpus::read(&train, config.task, &filtered(config)?);
-    let corpus = read.map_err(|error| with_new_classes(error, config)).context("data.train")?;
     let is_trained = vocabulary.is_none() && config.tokenizer.path.is_none();
-    let tokenizer = match vocabulary.as_ref().and_then(Vocabulary::text) {
-        Some(tokenizer) => tokenizer.clone(),
-        None => load_or_train(config, &corpus, (&train, &watched), &cache_dir.join("tokenizer"), note)?,
-    };
-    tokenizer.check(config.task)?;
+    let known = vocabulary.as_ref().and_then(Vocabulary::text);
+    let Rows { source: train, tokenizer, classes, corpus, notes } = match &config.data.cache_limit {
+        Some(limit) => in_shards(config, limit, (cache_dir, &train), known, note),
+        None => in_memory(config, (cache_dir, &train), known, note),
+    }
+    .context("data.train")?;
 
     let folding = folding_note(tokenizer.folding()?, is_trained);
-    let labels = corpus.names().to_vec();
-    let (train, mut notes) = source(config, &corpus, &tokenizer).context("data.train")?;
-    notes.extend(folding);
-    notes.splice(0..0, classes::notes(&corpus, config.task));
+    let labels = classes.names.clone();
+    let notes = classes::notes(&classes, corpus.as_ref().map_or(&[], LabelledCorpus::rows), config.task)
+        .into_iter()
+        .chain(notes)
+        .chain(folding)
+        .collect();
     let mut data = RunData { labels, notes, ..RunData::new(Vocabulary::Text(tokenizer.clone()), train) };
 
     if !valid.is_empty() {
@@ -45,10 +46,97 @@ pub(super) fn open(
         let (source, notes) = source(&config, &valid, &tokenizer).context("data.valid")?;
         data.valid = Some(source);
         data.notes.extend(notes.into_iter().map(|note| format!("validation rows: {note}")));
-        data.notes.extend(shared::labelled_too(&config, &valid, &corpus, is_split));
+        data.notes.extend(corpus.and_then(|corpus| shared::labelled_too(&config, &valid, &corpus, is_split)));
         data.prompt = prompt::to_continue(&valid.texts());
     }
     Ok(data)
+}
+
+/// The training rows.
+struct Rows {
+    source: Arc<dyn BatchSource>,
+    tokenizer: TextTokenizer,
+    classes: Classes,
+    /// The rows, if they are in memory.
+    corpus: Option<LabelledCorpus>,
+    /// What the user should know about them.
+    notes: Vec<String>,
+}
+
+/// Reads all training rows into memory.
+fn in_memory(
+    config: &Config,
+    (cache_dir, files): (&Path, &[PathBuf]),
+    known: Option<&TextTokenizer>,
+    note: &mut dyn FnMut(&str),
+) -> Result<Rows> {
+    let watched = Watched::of(files.iter().map(PathBuf::as_path));
+    let read = LabelledCorpus::read(files, config.task, &filtered(config)?);
+    let corpus = read.map_err(|error| with_new_classes(error, config))?;
+    let train =
+        |tokenizer: &TokenizerConfig| TextTokenizer::train_on_documents(tokenizer, &corpus.texts(), n_threads());
+    let tokenizer = match known {
+        Some(tokenizer) => tokenizer.clone(),
+        None => load_or_train(config, train, (files, &watched), &cache_dir.join("tokenizer"), note)?,
+    };
+    tokenizer.check(config.task)?;
+    let (source, notes) = source(config, &corpus, &tokenizer)?;
+    Ok(Rows { source, tokenizer, classes: corpus.classes(), corpus: Some(corpus), notes })
+}
+
+/// Opens training rows whose token cache is limited.
+fn in_shards(
+    config: &Config,
+    limit: &ByteSize,
+    (cache_dir, files): (&Path, &[PathBuf]),
+    known: Option<&TextTokenizer>,
+    note: &mut dyn FnMut(&str),
+) -> Result<Rows> {
+    let watched = Watched::of(files.iter().map(PathBuf::as_path));
+    let text = LabelledText::open(files, config.task, &filtered(config)?)?;
+    let folder = cache_dir.join(streamed::SHARDS);
+    let classes = find_classes(&folder, &text, n_threads()).map_err(|error| with_new_classes(error, config))?;
+    let train = |tokenizer: &TokenizerConfig| TextTokenizer::train_on_labelled(tokenizer, &text, n_threads());
+    let tokenizer = match known {
+        Some(tokenizer) => tokenizer.clone(),
+        None => load_or_train(config, train, (files, &watched), &cache_dir.join("tokenizer"), note)?,
+    };
+    tokenizer.check(config.task)?;
+
+    let shape = shape(config, &config.model);
+    let text = text.with_classes(&classes.names);
+    let opened = streamed::open_labels(config, limit, &folder, (text, &tokenizer, shape), note);
+    let (source, report) = opened.map_err(|error| with_new_classes(error, config))?;
+    watched.ensure_unchanged()?;
+    let (mut of_rows, of_tokens) = (report.clone(), report);
+    (of_rows.unknown, of_rows.spelled, of_rows.read_special) = (Unknown::default(), 0, 0);
+    let notes = notes_on_rows(&of_rows, &of_tokens, &classes, config.task, shape);
+    Ok(Rows { source, tokenizer, classes, corpus: None, notes })
+}
+
+/// Returns what the user should know about rows: which of them cannot be used or are cut, and how they are read. `tokens` counts what
+/// is found when they are tokenized.
+fn notes_on_rows(
+    report: &RowReport,
+    tokens: &RowReport,
+    classes: &Classes,
+    task: Task,
+    shape: LabelledShape,
+) -> Vec<String> {
+    let bad = (report.bad() > 0).then(|| report.to_string());
+    let cut = (tokens.cut > 0).then(|| {
+        format!(
+            "{} of {} have more than {} tokens and are cut (data.text.seq_len, model.max_positions)",
+            thousands(tokens.cut as f64),
+            counted(report.kept, "row"),
+            shape.max_len
+        )
+    });
+    let spelled = spelled_tokens(tokens.spelled + tokens.read_special, shape.splits_special_tokens, "data.text");
+    let unknown = (tokens.unknown.tokens > 0).then(|| tokens.unknown.to_string());
+    let of_labels = [classes.note_on_numbers(), classes.note_on_combinations(task)].into_iter().flatten();
+    let of_texts = [cut, spelled, unknown].into_iter().flatten();
+    bad.into_iter().chain(of_labels).chain(report.filter_notes()).chain(of_texts).collect()
 }
 
 /// Adds to a problem with labels of other classes how a new run learns them.
@@ -99,8 +187,17 @@ pub(crate) fn take_classes(config: &mut Config, origin: &Config, cache_dir: &Pat
         return Ok(false);
     }
     let Files { train, .. } = text::files(config, cache_dir)?;
-    let corpus = LabelledCorpus::read(&train, config.task, &filtered(config)?).context("data.train")?;
-    let are_the_same = corpus.has_classes(names);
+    let found = match config.data.cache_limit {
+        Some(_) => {
+            let text = LabelledText::open(&train, config.task, &filtered(config)?).context("data.train")?;
+            find_classes(&cache_dir.join(streamed::SHARDS), &text, n_threads()).context("data.train")?
+        }
+        None => {
+            let corpus = LabelledCorpus::read(&train, config.task, &filtered(config)?).context("data.train")?;
+            corpus.classes()
+        }
+    };
+    let are_the_same = found.are(names);
     if are_the_same {
         config.data.labels.names.clone_from(names);
     }
@@ -130,34 +227,18 @@ fn source(
     tokenizer: &TextTokenizer,
 ) -> Result<(Arc<dyn BatchSource>, Vec<String>)> {
     let shape = shape(config, &config.model);
-    let max_len = shape.max_len;
     let source = LabelledSource::new(corpus, tokenizer, shape, &config.loader, n_threads())?;
-
-    let mut notes = Vec::new();
-    if corpus.report().bad() > 0 {
-        notes.push(corpus.report().to_string());
-    }
-    notes.extend(corpus.note_on_numbers());
-    notes.extend(corpus.note_on_combinations());
-    notes.extend(corpus.report().filter_notes());
-    if source.n_cut() > 0 {
-        notes.push(format!(
-            "{} of {} have more than {max_len} tokens and are cut (data.text.seq_len, model.max_positions)",
-            thousands(source.n_cut() as f64),
-            counted(source.n_rows() as u64, "row")
-        ));
-    }
-    notes.extend(spelled_tokens(source.n_spelled(), shape.splits_special_tokens, "data.text"));
-    if source.unknown().tokens > 0 {
-        notes.push(source.unknown().to_string());
-    }
+    let mut of_tokens = RowReport::default();
+    (of_tokens.cut, of_tokens.spelled) = (source.n_cut(), source.n_spelled());
+    of_tokens.unknown = source.unknown().clone();
+    let notes = notes_on_rows(corpus.report(), &of_tokens, &corpus.classes(), config.task, shape);
     Ok((Arc::new(source), notes))
 }
 
-/// Loads the tokenizer that the configuration names, or trains it on the texts of the rows.
+/// Loads the tokenizer that the configuration names, or lets `train` train it on the texts of the rows.
 fn load_or_train(
     config: &Config,
-    corpus: &LabelledCorpus,
+    train: impl FnOnce(&TokenizerConfig) -> kiln_data::Result<TextTokenizer>,
     (files, watched): (&[PathBuf], &Watched),
     dir: &Path,
     note: &mut dyn FnMut(&str),
@@ -170,7 +251,7 @@ fn load_or_train(
     let filter = config.train_filter()?;
     let read_as = read_through(&(config.task, text_field, pair_field, words_field), filter.as_deref());
     let made_from = MadeFrom::of(tokenizer, &read_as, files.iter().map(PathBuf::as_path))?;
-    let train = || TextTokenizer::train_on_documents(tokenizer, &corpus.texts(), n_threads());
+    let train = || train(tokenizer);
     let (found, secs) = find_or_make(dir, (&made_from, watched), TextTokenizer::load_dir, train, TextTokenizer::save)?;
     if let Some(secs) = secs {
         note(&format!("{}: trained in {secs:.1}s, {} entries", dir.display(), found.vocab_size()));

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, ChatSource, CorpusConfig, Example, MixPart, MixParts, MixShares, MixSource, PairCorpus, PairSource,
-    PairTokenizers, Split, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenCache,
+    BatchSource, ChatSource, CorpusConfig, Example, MixPart, MixParts, MixShares, MixSource, MixedPart, PairCorpus,
+    PairSource, PairTokenizers, Split, StreamedMix, TextConfig, TextCorpus, TextSource, TextTokenizer, TokenCache,
 };
 use kiln_metrics::units::thousands;
 
 use super::trained_tokenizer::Watched;
-use super::{RunData, Vocabulary, find_files, folding_note, pairs, text};
+use super::{RunData, Vocabulary, find_files, folding_note, mix_in_shards, of_source, pairs, text};
 use crate::config::task::traits_of;
-use crate::config::{Config, MixEntry};
+use crate::config::{Config, ByteSize, MixEntry};
 
 /// Validation batches of all sources, and of each by name.
 type Measured = (Option<Arc<dyn BatchSource>>, Vec<(String, Arc<dyn BatchSource>)>);
@@ -53,13 +53,20 @@ pub(super) fn open_pairs(
         let source = PairSource::new(cache, &tokenizers, &config.loader).with_context(|| of_source(entry))?;
         Ok(MixPart { name: entry.name.as_str().into(), source })
     };
-    let parts = train.iter().map(|source| part(source, "train")).collect::<Result<_>>()?;
-    let mixed = MixSource::new(MixParts::Pairs(parts), &config.data.mix_shares(), &config.loader)?;
+    let whole = match &config.data.cache_limit {
+        Some(_) => None,
+        None => {
+            let parts = train.iter().map(|source| part(source, "train")).collect::<Result<_>>()?;
+            Some(MixSource::new(MixParts::Pairs(parts), &config.data.mix_shares(), &config.loader)?)
+        }
+    };
     let valid_parts: Vec<_> = valid.iter().map(|source| part(source, "valid")).collect::<Result<_>>()?;
+    let in_shards = |limit: &ByteSize| mix_in_shards::pairs(config, limit, cache_dir, (&train, &tokenizers), note);
+    let (mixed, shares) = opened(whole, config, &mut filter_notes, in_shards, "pair")?;
     watched.ensure_unchanged().context("data.mix")?;
-    notes.extend(described(&mixed, "pair").into_iter().chain(filter_notes));
+    notes.extend(shares.into_iter().chain(filter_notes));
 
-    let mut data = RunData { notes, ..RunData::new(Vocabulary::Pairs(tokenizers.clone()), Arc::new(mixed)) };
+    let mut data = RunData { notes, ..RunData::new(Vocabulary::Pairs(tokenizers.clone()), mixed) };
     let by_source = valid.iter().map(|(entry, _)| -> Result<(String, Arc<dyn BatchSource>)> {
         let cache = TokenCache::open(&cache_path(cache_dir, "valid", entry))?;
         Ok((entry.name.clone(), Arc::new(PairSource::new(cache, &tokenizers, &config.loader)?)))
@@ -114,14 +121,23 @@ pub(super) fn open_text(
             Ok(())
         })
     };
-    cached(&train, "train")?;
+    if config.data.cache_limit.is_none() {
+        cached(&train, "train")?;
+    }
     cached(&valid, "valid")?;
+    let whole = match &config.data.cache_limit {
+        Some(_) => None,
+        None => {
+            let parts = text_parts(config, cache_dir, &train, "train", &tokenizer)?;
+            Some(MixSource::new(parts, &config.data.mix_shares(), &config.loader)?)
+        }
+    };
+    let in_shards = |limit: &ByteSize| mix_in_shards::text(config, limit, cache_dir, (&train, &tokenizer), note);
+    let (mixed, shares) = opened(whole, config, &mut filter_notes, in_shards, "row")?;
     watched.ensure_unchanged().context("data.mix")?;
-    let parts = text_parts(config, cache_dir, &train, "train", &tokenizer)?;
-    let mixed = MixSource::new(parts, &config.data.mix_shares(), &config.loader)?;
-    notes.extend(described(&mixed, "row").into_iter().chain(filter_notes));
+    notes.extend(shares.into_iter().chain(filter_notes));
 
-    let mut data = RunData { notes, ..RunData::new(Vocabulary::Text(tokenizer.clone()), Arc::new(mixed)) };
+    let mut data = RunData { notes, ..RunData::new(Vocabulary::Text(tokenizer.clone()), mixed) };
     let by_source = valid.iter().map(|(entry, _)| -> Result<(String, Arc<dyn BatchSource>)> {
         let cache = TokenCache::open(&cache_path(cache_dir, "valid", entry))?;
         Ok((entry.name.clone(), text_source(config, cache, &tokenizer)?))
@@ -144,6 +160,30 @@ pub(super) fn open_text(
         text::open_valid(config, &files, cache_dir, &mut data, note)?;
     }
     Ok(data)
+}
+
+/// Returns the mixture of whole caches, or else in shards under the limit. Describes its shares, too. Adds what filters have dropped to
+/// `notes`.
+fn opened(
+    whole: Option<MixSource>,
+    config: &Config,
+    notes: &mut Vec<String>,
+    in_shards: impl FnOnce(&ByteSize) -> Result<(StreamedMix, Vec<String>)>,
+    unit: &str,
+) -> Result<(Arc<dyn BatchSource>, Vec<String>)> {
+    match (whole, &config.data.cache_limit) {
+        (Some(mixed), _) => {
+            let shares = described(&mixed.parts_by_step(), unit);
+            Ok((Arc::new(mixed), shares))
+        }
+        (None, Some(limit)) => {
+            let (mixed, dropped) = in_shards(limit)?;
+            notes.extend(dropped);
+            let shares = described(mixed.parts_by_step(), unit);
+            Ok((Arc::new(mixed), shares))
+        }
+        (None, None) => unreachable!("a mixture of whole caches"),
+    }
 }
 
 /// Reads the validation pairs of all sources, with their tags.
@@ -181,10 +221,6 @@ pub fn missing_tags_in<'a>(config: &Config, sources: impl Iterator<Item = &'a st
 
 fn cache_path(cache_dir: &Path, split: &str, entry: &MixEntry) -> PathBuf {
     cache_dir.join(format!("{split}.{}.tokens", entry.name))
-}
-
-fn of_source(entry: &MixEntry) -> String {
-    format!("data.mix, source \"{}\"", entry.name)
 }
 
 /// Returns what a source's filter has dropped, and the fields of its rows that are left out.
@@ -276,18 +312,17 @@ fn measured(parts: MixParts, by_source: Vec<(String, Arc<dyn BatchSource>)>, con
 }
 
 /// Describes each source in a sentence.
-fn described(mixed: &MixSource, unit: &str) -> Vec<String> {
-    let by_step = mixed.parts_by_step();
+fn described(by_step: &[(u64, Vec<MixedPart>)], unit: &str) -> Vec<String> {
     let later = by_step.iter().skip(1).map(|(step, parts)| {
         let total: u64 = parts.iter().map(|part| part.rows_per_epoch).sum();
-        let share = |part: &kiln_data::MixedPart| {
-            format!("{} {:.1} %", part.name, 100.0 * part.rows_per_epoch as f64 / total as f64)
-        };
+        let share =
+            |part: &MixedPart| format!("{} {:.1} %", part.name, 100.0 * part.rows_per_epoch as f64 / total as f64);
         let shares: Vec<String> = parts.iter().map(share).collect();
         format!("mixture: after {} steps {} of the {unit}s", thousands(*step as f64), shares.join(", "))
     });
-    let total: u64 = mixed.parts().iter().map(|part| part.rows_per_epoch).sum();
-    let describe = |part: &kiln_data::MixedPart| {
+    let first = by_step.first().map_or(&[][..], |(_, parts)| parts);
+    let total: u64 = first.iter().map(|part| part.rows_per_epoch).sum();
+    let describe = |part: &MixedPart| {
         format!(
             "mixture: {} is {:.1} % of the {unit}s: {} per epoch of its {}, {:.2} passes",
             part.name,
@@ -297,7 +332,7 @@ fn described(mixed: &MixSource, unit: &str) -> Vec<String> {
             part.passes_per_epoch()
         )
     };
-    mixed.parts().iter().map(describe).chain(later).collect()
+    first.iter().map(describe).chain(later).collect()
 }
 
 /// Refuses a tag that the vocabulary does not know, and notes one that it splits.

@@ -5,7 +5,7 @@
 //!   tokenizer/               trained once; kept while text and settings stay the same
 //!   train.tokens             token caches
 //!   valid.tokens
-//!   train-shards/            in place of train.tokens with data.cache_limit
+//!   train-shards/            in place of train.tokens with data.cache_limit; of a mixture train-shards.NAME
 //!   numbers.train.jsonl      the text of the built-in task, if the run uses it (.txt for lm and mlm)
 //!   numbers.valid.jsonl
 //! ```
@@ -15,6 +15,7 @@ mod classes;
 mod copied_split;
 pub mod labelled;
 pub mod mix;
+mod mix_in_shards;
 mod own;
 pub mod pairs;
 mod prompt;
@@ -47,7 +48,7 @@ pub use trained_tokenizer::{SoundTokenizer, verify_tokenizer};
 pub use vocabulary::Vocabulary;
 
 use crate::config::task::{Reads, traits_of};
-use crate::config::{Config, DataConfig};
+use crate::config::{Config, DataConfig, MixEntry};
 
 /// The vocabulary and the data of a run.
 pub struct RunData {
@@ -109,7 +110,8 @@ impl RunData {
         let divided = split::split(config, &cache_dir, note)?;
         let is_split = divided.is_some();
         // A note on the files of the user does not stand for the two parts.
-        let of_files = if is_split { text::notes_on_files(config)? } else { Vec::new() };
+        let are_copied = divided.as_ref().is_some_and(|config| config.data.held_out.is_none());
+        let of_files = if are_copied { text::notes_on_files(config)? } else { Vec::new() };
         let config = divided.as_ref().unwrap_or(config);
 
         let row = traits_of(config.task);
@@ -213,6 +215,11 @@ fn cache_at(
         }
     }
     Ok(cache)
+}
+
+/// Names a source of a mixture in messages.
+fn of_source(entry: &MixEntry) -> String {
+    format!("data.mix, source \"{}\"", entry.name)
 }
 
 /// Says which characters of a text the vocabulary lacks and how the model reads them; `None` if it has all of them.

@@ -10,7 +10,7 @@ use kiln_data::{
 };
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
-use super::{Files, RunData, Vocabulary, built_in, cache_at, folding_note, lacking_note, n_threads, streamed};
+use super::{Files, RunData, Vocabulary, built_in, cache_at, folding_note, lacking_note, n_threads, split, streamed};
 use crate::config::Config;
 
 pub(super) fn open(
@@ -34,7 +34,14 @@ pub(super) fn open(
     let train_corpus = PairCorpus::open(&files.train, &filtered).context("data.train")?;
     let valid_corpus = match files.valid.as_slice() {
         [] => None,
-        files_valid => Some(PairCorpus::open(files_valid, &corpus_config).context("data.valid")?),
+        files_valid => {
+            let CorpusConfig { format, source_field, target_field, header, .. } =
+                split::reading_valid(config).data.corpus;
+            let read_as = CorpusConfig { format, source_field, target_field, header, ..corpus_config.clone() };
+            // The built-in task has files of its own.
+            let read_as = if is_built_in { &corpus_config } else { &read_as };
+            Some(PairCorpus::open(files_valid, read_as).context("data.valid")?)
+        }
     };
     let mut notes = train_corpus.notes();
     notes.extend(train_corpus.note_on_copies());
@@ -53,7 +60,13 @@ pub(super) fn open(
     // Training data.
     let train: Arc<dyn BatchSource> = match &config.data.cache_limit {
         Some(limit) => {
-            let opened = streamed::open_pairs(config, limit, cache_dir, (&train_corpus, &tokenizers), note);
+            let opened = streamed::open_pairs(
+                config,
+                limit.bytes(),
+                &cache_dir.join(streamed::SHARDS),
+                (&train_corpus, &tokenizers),
+                note,
+            );
             let (source, report) = opened.context("data.train")?;
             notes.extend(report.filter_notes());
             source

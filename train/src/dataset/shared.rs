@@ -8,8 +8,8 @@ use anyhow::Result;
 use kiln_data::{LabelledCorpus, SharedRows, TokenCache};
 
 use super::Files;
-use crate::config::Config;
 use crate::config::task::traits_of;
+use crate::config::{Config, MixEntry};
 
 /// Shared rows that are worth a warning, as a fraction of the validation rows. Held-out text shares some short rows by chance.
 const MANY_ROWS: f64 = 0.02;
@@ -77,7 +77,8 @@ fn warning(what: &str, is_split: bool) -> String {
 fn caches(config: &Config, cache_dir: &Path, part: &str) -> Result<Vec<TokenCache>> {
     let data = &config.data;
     let is_valid = part == "valid";
-    let of_mixture = data.mix.iter().filter(|entry| !is_valid || !entry.valid.is_empty());
+    let is_there = |entry: &&MixEntry| if is_valid { !entry.valid.is_empty() } else { data.cache_limit.is_none() };
+    let of_mixture = data.mix.iter().filter(is_there);
     let mut names: Vec<String> = of_mixture.map(|entry| format!("{part}.{}.tokens", entry.name)).collect();
     let has_whole = if is_valid { !data.valid.is_empty() } else { !data.is_mixed() && data.cache_limit.is_none() };
     names.extend(has_whole.then(|| format!("{part}.tokens")));

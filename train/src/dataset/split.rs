@@ -1,19 +1,23 @@
 //! Validation rows that are taken out of the training rows (`data.split`).
 //!
 //! A hash of each row decides, so that a row stays on its side when rows are added or change their order, and copies of a row are on one
-//! side. The two parts are files next to the token caches, each with a list of where its rows come from.
+//! side. The two parts are files next to the token caches, each with a list of where its rows come from. With `data.cache_limit`, the
+//! text is not copied: the rows for validation are a file, and training passes over them ([`in_place`]).
+
+mod in_place;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
 use kiln_data::files::read_file;
 use kiln_data::files::replace::replace_file;
 use kiln_data::{
-    CorpusConfig, CorpusFormat, FileFormat, LabelledCorpus, Origins, PairCorpus, TextConfig, TextCorpus, TextFormat,
-    records_of,
+    CorpusConfig, CorpusFormat, FileFormat, HeldOut, LabelledCorpus, Origins, PairCorpus, TextConfig, TextCorpus,
+    TextFormat, records_of,
 };
 use serde_json::json;
 
@@ -29,8 +33,8 @@ const STAMP: &str = "split.json";
 const DIVIDED_BY_LINES: &str = "blank lines separate documents: add some, take each line as a document with --set \
                                 data.text.format=lines, or name a text for data.valid";
 
-/// Divides the training text of `config` into two files in `cache_dir`, unless that is done. Returns the configuration that reads them;
-/// `None` without `data.split`.
+/// Divides the training text of `config`, unless that is done: into two files in `cache_dir`, or with `data.cache_limit` into the rows for
+/// validation and the others. Returns the configuration that reads the parts; `None` without `data.split`.
 ///
 /// # Errors
 /// If the text cannot be read, a file cannot be written, or one of the two parts is empty.
@@ -40,6 +44,22 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
     }
     let stamp = stamp(config)?;
     let is_done = read_file(&cache_dir.join(STAMP)).is_ok_and(|found| found == stamp.as_bytes());
+    if config.data.cache_limit.is_some() {
+        let known = if is_done { in_place::read(cache_dir) } else { None };
+        let held_out = match known {
+            Some(held_out) => held_out,
+            None => {
+                let held_out = in_place::divide(config, cache_dir, note)?;
+                replace_file(&cache_dir.join(STAMP), stamp.as_bytes())?;
+                held_out
+            }
+        };
+        let mut config = config.clone();
+        (config.data.valid, config.data.split) = (vec![cache_dir.join(VALID)], 0.0);
+        config.data.held_out = Some(Arc::new(held_out));
+        return Ok(Some(config));
+    }
+
     if !is_done {
         let rows = Rows { remedy: remedy_for_few(config), ..Rows::read(config)? };
         let written = rows.write(config.data.split, cache_dir);
@@ -71,6 +91,16 @@ fn reading(config: &Config, cache_dir: &Path) -> Config {
     let mut config = config.clone();
     (config.data.train, config.data.valid) = (vec![cache_dir.join(TRAIN)], vec![cache_dir.join(VALID)]);
     config.data.split = 0.0;
+    reading_copies(config)
+}
+
+/// Returns the configuration that reads the validation rows of `config`, which `data.split` may have copied.
+pub(super) fn reading_valid(config: &Config) -> Config {
+    if config.data.held_out.is_some() { reading_copies(config.clone()) } else { config.clone() }
+}
+
+/// Returns the configuration that reads rows as [`split`] writes them.
+fn reading_copies(mut config: Config) -> Config {
     match traits_of(config.task).reads {
         Reads::Pairs => {
             let CorpusConfig { source_field, target_field, header, .. } = CorpusConfig::default();
@@ -109,6 +139,10 @@ fn stamp(config: &Config) -> Result<String> {
         "task": traits_of(config.task).name,
         "has_origins": true,
     });
+    let mut stamp = stamp;
+    if data.cache_limit.is_some() {
+        stamp["in_place"] = true.into();
+    }
     Ok(stamp.to_string())
 }
 
@@ -151,6 +185,45 @@ fn few_to_train(split: f64, [n_train, n_valid]: [usize; 2]) -> Option<String> {
              validation; for most of the rows to train on: --set data.split={other}"
         )
     })
+}
+
+/// Returns the hash below which a fraction of all rows are.
+fn limit_of(fraction: f64) -> u64 {
+    (fraction * u64::MAX as f64) as u64
+}
+
+/// Refuses a part without rows, of the parts for training and for validation. `keeps_classes`: rows stay for training because of their
+/// classes.
+fn check_parts(split: f64, [n_train, n_valid]: [usize; 2], keeps_classes: bool, remedy: &str) -> Result<()> {
+    if n_train > 0 && n_valid > 0 {
+        return Ok(());
+    }
+    let n = n_train + n_valid;
+    let found = match n {
+        1 => format!("data.split = {split} cannot divide one document or row"),
+        _ if n_valid == 0 && keeps_classes => format!(
+            "data.split = {split} leaves no row for validation, of {n}, because each class needs a row for training: set another \
+             number of rows or fraction"
+        ),
+        _ => format!(
+            "data.split = {split} leaves {n_train} rows for training and {n_valid} for validation, of {n}: set another number of \
+             rows or fraction"
+        ),
+    };
+    Err(kiln_data::Error::Invalid(format!("{found}; {remedy}")).into())
+}
+
+/// Describes the parts for training and for validation. So many rows stay for training because of their classes.
+fn said(split: f64, [n_train, n_valid]: [usize; 2], n_kept: usize) -> Vec<String> {
+    let for_classes = match n_kept {
+        0 => String::new(),
+        1 => "; 1 more stays for training, where its class has no other row".to_owned(),
+        n => format!("; {n} more stay for training, where their classes have no other rows"),
+    };
+    let n = n_train + n_valid;
+    let said =
+        format!("data.split: {n_valid} of {n} rows are for validation, chosen by a hash of each row{for_classes}");
+    [said].into_iter().chain(few_to_train(split, [n_train, n_valid])).collect()
 }
 
 /// Says how the text of `config` becomes rows, and what makes more of them.
@@ -216,13 +289,9 @@ impl Rows {
 
     /// Writes the two parts. Returns sentences about them.
     fn write(&self, split: f64, cache_dir: &Path) -> Result<Vec<String>> {
-        let hash = |row: &String| {
-            let bytes = *blake3::hash(row.as_bytes()).as_bytes();
-            u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
-        };
-        let hashes: Vec<u64> = self.lines.iter().map(hash).collect();
+        let hashes: Vec<u64> = self.lines.iter().map(|row| HeldOut::hash(row)).collect();
         let limit = match split < 1.0 {
-            true => (split * u64::MAX as f64) as u64,
+            true => limit_of(split),
             false => {
                 let mut sorted = hashes.clone();
                 sorted.sort_unstable();
@@ -236,22 +305,7 @@ impl Rows {
             (0..hashes.len()).filter(|row| is_of_valid(*row) == is_valid).collect()
         };
         let (train, valid) = (part(false), part(true));
-        if train.is_empty() || valid.is_empty() {
-            let (n_train, n_valid, n) = (train.len(), valid.len(), hashes.len());
-            let found = match n {
-                1 => format!("data.split = {split} cannot divide one document or row"),
-                _ if valid.is_empty() && !kept.is_empty() => format!(
-                    "data.split = {split} leaves no row for validation, of {n}, because each class needs a row for training: set another \
-                     number of rows or fraction"
-                ),
-                _ => format!(
-                    "data.split = {split} leaves {n_train} rows for training and {n_valid} for validation, of {n}: set another number of \
-                     rows or fraction"
-                ),
-            };
-            return Err(kiln_data::Error::Invalid(format!("{found}; {}", self.remedy)).into());
-        }
-
+        check_parts(split, [train.len(), valid.len()], !kept.is_empty(), self.remedy)?;
         for (name, part) in [(TRAIN, &train), (VALID, &valid)] {
             let path = cache_dir.join(name);
             let lines: Vec<&str> = part.iter().map(|row| self.lines[*row].as_str()).collect();
@@ -259,17 +313,7 @@ impl Rows {
             replace_file(&Origins::path_of(&path), self.origins.list(part.iter().copied()).as_bytes())?;
         }
         let n_kept = hashes.iter().filter(|hash| kept.contains(hash)).count();
-        let for_classes = match n_kept {
-            0 => String::new(),
-            1 => "; 1 more stays for training, where its class has no other row".to_owned(),
-            n => format!("; {n} more stay for training, where their classes have no other rows"),
-        };
-        let said = format!(
-            "data.split: {} of {} rows are for validation, chosen by a hash of each row{for_classes}",
-            valid.len(),
-            hashes.len()
-        );
-        Ok([said].into_iter().chain(few_to_train(split, [train.len(), valid.len()])).collect())
+        Ok(said(split, [train.len(), valid.len()], n_kept))
     }
 
     /// Returns the hashes of rows that stay for training although they are below the `limit`: the largest hash of each class that has no row
@@ -290,96 +334,4 @@ impl Rows {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(i: usize) -> String {
-        json!({"text": format!("row {i}")}).to_string()
-    }
-
-    fn rows_of(lines: &[String]) -> Rows {
-        let mut rows = Rows { lines: lines.to_vec(), ..Rows::default() };
-        (1..=lines.len() as u64).for_each(|line| rows.origins.push(Path::new("rows.jsonl"), line));
-        rows
-    }
-
-    fn records(path: &Path) -> Vec<String> {
-        records_of(path).expect("written").into_iter().map(|(_, record)| record).collect()
-    }
-
-    fn parts(rows: &[String], split: f64) -> [Vec<String>; 2] {
-        let folder = tempfile::tempdir().expect("a folder");
-        rows_of(rows).write(split, folder.path()).expect("two parts");
-        let parts = [TRAIN, VALID].map(|name| folder.path().join(name));
-        parts.each_ref().map(|part| {
-            let origins = kiln_data::files::read_text(&Origins::path_of(part)).expect("written");
-            let rows_with_origins = records(part).len() + 1;
-            assert_eq!(origins.lines().count(), rows_with_origins, "{origins}");
-            records(part)
-        })
-    }
-
-    #[test]
-    fn a_row_stays_on_its_side_when_others_come() {
-        let rows: Vec<String> = (0..1000).map(row).collect();
-        let [train, valid] = parts(&rows, 0.1);
-        assert!((70..130).contains(&valid.len()) && train.len() + valid.len() == 1000, "{}", valid.len());
-        let more: Vec<String> = (0..1500).rev().map(row).collect();
-        let [later, _] = parts(&more, 0.1);
-        let later: HashSet<&String> = later.iter().collect();
-        assert!(train.iter().all(|row| later.contains(row)) && valid.iter().all(|row| !later.contains(row)));
-    }
-
-    #[test]
-    fn each_class_keeps_a_row_for_training() {
-        let lines: Vec<String> = (0..300).map(row).collect();
-        let class = |i: usize| if i < 40 { format!("rare {i}") } else { format!("usual {}", i % 2) };
-        let labels: Vec<Vec<String>> = (0..300).map(|i| vec![class(i)]).collect();
-        let split = |labels: &[Vec<String>], split: f64| {
-            let folder = tempfile::tempdir().expect("a folder");
-            let rows = Rows { labels: labels.to_vec(), ..rows_of(&lines) };
-            let said = rows.write(split, folder.path()).map_err(|error| error.to_string());
-            (said, records_if_there(&folder.path().join(TRAIN)), records_if_there(&folder.path().join(VALID)))
-        };
-        let (said, train, valid) = split(&labels, 0.5);
-        assert!((0..40).all(|i| train.contains(&lines[i])), "each rare class has one row");
-        assert!(said.expect("two parts")[0].contains(" more stay for training"), "{}", valid.len());
-        assert!(valid.len() > 100 && train.len() + valid.len() == 300);
-        let (_, again, _) = split(&labels, 0.5);
-        assert_eq!(train, again);
-
-        // Two tags of a row, and no row that could be for validation.
-        let alone: Vec<Vec<String>> = (0..300).map(|i| vec![format!("tag {i}"), "O".into()]).collect();
-        let error = split(&alone, 0.2).0.expect_err("each row has a tag of its own");
-        assert!(error.contains("each class needs a row for training"), "{error}");
-    }
-
-    fn records_if_there(path: &Path) -> Vec<String> {
-        if path.is_file() { records(path) } else { Vec::new() }
-    }
-
-    #[test]
-    fn rows_of_a_table_are_records() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("labels.csv");
-        fs::write(&path, "text,label\n\"two\nlines\",good\nplain,bad\n").expect("writable");
-        let rows = records(&path);
-        let wanted = [json!({"text": "two\nlines", "label": "good"}), json!({"text": "plain", "label": "bad"})];
-        assert_eq!(rows, wanted.map(|row| row.to_string()));
-    }
-
-    #[test]
-    fn a_number_of_rows_is_kept_and_copies_are_on_one_side() {
-        let rows: Vec<String> = (0..1000).map(row).collect();
-        assert_eq!(parts(&rows, 50.0)[1].len(), 50);
-        let copies: Vec<String> = (0..1000).map(|i| row(i % 50)).collect();
-        let [train, valid] = parts(&copies, 0.2);
-        let train: HashSet<&String> = train.iter().collect();
-        assert!(!valid.is_empty() && valid.iter().all(|row| !train.contains(row)));
-        let folder = tempfile::tempdir().expect("a folder");
-        let all = rows_of(&rows).write(1000.0, folder.path()).expect_err("nothing to train on").to_string();
-        assert!(all.contains("leaves 0 rows for training"), "{all}");
-        let one = rows_of(&[row(0)]).write(0.1, folder.path()).expect_err("one row").to_string();
-        assert!(one.contains("cannot divide one document") && !one.contains("another number"), "{one}");
-    }
-}
+mod tests;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kiln_data::{
-    PairCorpus, PairTokenizers, Result, RowReport, Shards, StreamedPairs, StreamedSource, TextCorpus, TextTokenizer,
+    BatchSource, LabelledShape, LabelledText, Packing, PairCorpus, PairTokenizers, Result, RowReport, Shards,
+    StreamedRows, StreamedSource, TextCorpus, TextTokenizer,
 };
 use kiln_metrics::units::counted;
 
@@ -15,41 +16,80 @@ use crate::config::{ByteSize, Config};
 /// Folder of the index and of the caches of shards, next to the other token caches.
 pub(crate) const SHARDS: &str = "train-shards";
 
-/// Finds or makes the index of the text in `cache_dir`, and opens its rows.
+/// The rows, and the counts of those that are kept and of the others.
+type Opened<S> = (Arc<S>, RowReport);
+
+/// Finds or makes the index of a text, of conversations or of answers to compare in `folder`, and opens its rows.
 pub(super) fn open_text(
     config: &Config,
-    limit: &ByteSize,
-    cache_dir: &Path,
+    limit: u64,
+    folder: &Path,
     (corpus, tokenizer): (&TextCorpus, &TextTokenizer),
     note: &mut dyn FnMut(&str),
-) -> Result<(Arc<StreamedSource>, RowReport)> {
-    let count = |folder: &Path| Shards::of_text(folder, corpus.clone(), tokenizer, limit.bytes(), n_threads());
-    let shards = counted_shards(&cache_dir.join(SHARDS), limit, count, note)?;
-    let report = shards.report().clone();
-    let source = StreamedSource::new(shards, tokenizer, config.task, corpus.config(), &config.loader)?;
-    Ok((Arc::new(source), report))
+) -> Result<Opened<dyn BatchSource>> {
+    let shards = shards_of_text(limit, folder, (corpus, tokenizer), note)?;
+    let (report, text, loader) = (shards.report().clone(), corpus.config(), &config.loader);
+    let source: Arc<dyn BatchSource> = if text.is_preferences() {
+        let beta = config.train.preference_beta;
+        Arc::new(StreamedRows::of_preferences(shards, tokenizer, text.seq_len, loader, beta)?)
+    } else if text.is_chat() && text.packing == Packing::Sentences {
+        Arc::new(StreamedRows::of_conversations(shards, tokenizer, text, loader)?)
+    } else {
+        Arc::new(StreamedSource::new(shards, tokenizer, config.task, text, loader)?)
+    };
+    Ok((source, report))
 }
 
-/// Does the same for pairs.
+/// Finds or makes the index of a text, of conversations or of answers to compare in `folder`.
+pub(super) fn shards_of_text(
+    limit: u64,
+    folder: &Path,
+    (corpus, tokenizer): (&TextCorpus, &TextTokenizer),
+    note: &mut dyn FnMut(&str),
+) -> Result<Shards> {
+    let template = corpus.config().is_chat().then(|| tokenizer.chat_template()).transpose()?;
+    let (corpus, threads) = (corpus.clone(), n_threads());
+    let count = |folder: &Path| match &template {
+        Some(template) => Shards::of_conversations(folder, corpus, tokenizer, template, limit, threads),
+        None => Shards::of_text(folder, corpus, tokenizer, limit, threads),
+    };
+    counted_shards(folder, limit, count, note)
+}
+
+/// Finds or makes the index of pairs in `folder`, and opens them.
 pub(super) fn open_pairs(
     config: &Config,
-    limit: &ByteSize,
-    cache_dir: &Path,
+    limit: u64,
+    folder: &Path,
     (corpus, tokenizers): (&PairCorpus, &PairTokenizers),
     note: &mut dyn FnMut(&str),
-) -> Result<(Arc<StreamedPairs>, RowReport)> {
+) -> Result<Opened<StreamedRows>> {
     let multiple = config.loader.bucket_multiple;
-    let count =
-        |folder: &Path| Shards::of_pairs(folder, corpus.clone(), tokenizers, multiple, limit.bytes(), n_threads());
-    let shards = counted_shards(&cache_dir.join(SHARDS), limit, count, note)?;
+    let count = |folder: &Path| Shards::of_pairs(folder, corpus.clone(), tokenizers, multiple, limit, n_threads());
+    let shards = counted_shards(folder, limit, count, note)?;
     let report = shards.report().clone();
-    Ok((Arc::new(StreamedPairs::new(shards, tokenizers, &config.loader)?), report))
+    Ok((Arc::new(StreamedRows::of_pairs(shards, tokenizers, &config.loader)?), report))
+}
+
+/// Finds or makes the index of labelled rows in `folder`, and opens them.
+pub(super) fn open_labels(
+    config: &Config,
+    limit: &ByteSize,
+    folder: &Path,
+    (text, tokenizer, shape): (LabelledText, &TextTokenizer, LabelledShape),
+    note: &mut dyn FnMut(&str),
+) -> Result<Opened<StreamedRows>> {
+    let (n_classes, limit) = (text.config().names.len(), limit.bytes());
+    let count = |folder: &Path| Shards::of_labels(folder, text, tokenizer, shape, limit, n_threads());
+    let shards = counted_shards(folder, limit, count, note)?;
+    let report = shards.report().clone();
+    Ok((Arc::new(StreamedRows::of_labels(shards, tokenizer, shape, n_classes, &config.loader)?), report))
 }
 
 /// Returns the shards that `count` finds or counts in `folder`, and notes a count.
 fn counted_shards(
     folder: &Path,
-    limit: &ByteSize,
+    limit: u64,
     count: impl FnOnce(&Path) -> Result<Shards>,
     note: &mut dyn FnMut(&str),
 ) -> Result<Shards> {
@@ -68,7 +108,7 @@ fn counted_shards(
             counted(shards.n_shards() as u64, "shard"),
             shards.n_tokens(),
             shards.n_bytes() as f64 / 1e6,
-            limit.bytes() as f64 / 1e6,
+            limit as f64 / 1e6,
             shards.report(),
         ));
     }

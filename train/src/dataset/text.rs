@@ -11,7 +11,8 @@ use kiln_data::{
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
 use super::{
-    Files, RunData, Vocabulary, built_in, cache_at, find_files, folding_note, lacking_note, n_threads, prompt, streamed,
+    Files, RunData, Vocabulary, built_in, cache_at, find_files, folding_note, lacking_note, n_threads, prompt, split,
+    streamed,
 };
 use crate::config::Config;
 use crate::config::task::{Reads, traits_of};
@@ -37,9 +38,8 @@ pub(super) fn open(
 
     let (train, report): (Arc<dyn BatchSource>, _) = match &config.data.cache_limit {
         Some(limit) => {
-            let opened = streamed::open_text(config, limit, cache_dir, (&corpus, &tokenizer), note);
-            let (source, report) = opened.context("data.train")?;
-            (source, report)
+            let folder = cache_dir.join(streamed::SHARDS);
+            streamed::open_text(config, limit.bytes(), &folder, (&corpus, &tokenizer), note).context("data.train")?
         }
         None => {
             let path = cache_dir.join("train.tokens");
@@ -55,7 +55,7 @@ pub(super) fn open(
     let mut data = RunData { notes, ..RunData::new(vocabulary, train) };
 
     if !valid.is_empty() {
-        open_valid(config, &valid, cache_dir, &mut data, note)?;
+        open_valid(&split::reading_valid(config), &valid, cache_dir, &mut data, note)?;
     }
     Ok(data)
 }
@@ -194,7 +194,6 @@ pub(super) fn files(config: &Config, cache_dir: &Path) -> Result<Files> {
     Files::of(config)
 }
 
-/// Returns how the run reads its text.
 /// Returns how the text of a run is read, with the model's positions in place of a limit of 0.
 pub fn text_config(config: &Config) -> TextConfig {
     let text = config.data.text.resolved(config.model.text_positions());

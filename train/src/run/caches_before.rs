@@ -1,6 +1,5 @@
 //! The token caches of a run that is to be continued, as they were: a start that is refused puts them back.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -65,12 +64,17 @@ fn entries(dir: &Path) -> io::Result<Vec<(PathBuf, bool)>> {
         let is_passing = path.extension().is_some_and(|ending| PASSING.iter().any(|passing| ending == *passing));
         let is_folder = path.is_dir();
         // Several processes make and remove shards, and a link would keep one on the disk.
-        let stays = !is_passing && path.file_name() != Some(OsStr::new(SHARDS));
+        let stays = !is_passing && !is_shards(&path);
         if stays && (is_folder || path.is_file()) {
             found.push((path, is_folder));
         }
     }
     Ok(found)
+}
+
+/// Whether a folder has the shards of a training text, or of a source of a mixture.
+fn is_shards(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(SHARDS))
 }
 
 fn name(path: &Path) -> &Path {

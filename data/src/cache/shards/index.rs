@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::super::build::{rename_synced, with_suffix};
 use super::super::fingerprint::Ledger;
 use super::super::format::{CacheKind, Header};
-use super::rows::{Placed, Rows};
-use crate::corpus::{BlockStart, RowReport};
+use super::super::rows::{Placed, Rows};
+use super::super::seen::SeenRows;
+use crate::corpus::{BlockStart, RowFilter, RowReport};
 use crate::error::{Error, Result};
 use crate::files::{open_own, read_file};
 use crate::loader_config::round_up;
@@ -31,11 +32,18 @@ pub(super) struct Shard {
     pub(super) blocks: usize,
     /// Documents or pairs that are kept.
     pub(super) documents: u64,
-    /// Their tokens, without special tokens.
+    /// Numbers of its cache: tokens, without special tokens, ..
     pub(super) tokens: u64,
-    /// Pairs: source length and target length, both rounded up ([`round_up`]), and the number of pairs that have them.
+    /// .. and among them those that are not tokens, but lengths or labels.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) others: u64,
+    /// Rows that are not packed from documents: source length and target length, both rounded up ([`round_up`]), and the number of rows
+    /// that have them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) cells: Vec<(u32, u32, u64)>,
+    /// Rows that repeat an earlier one of the text and are dropped, by their numbers in the shard, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) repeated: Vec<u32>,
     /// Size of its cache.
     pub(super) bytes: u64,
     /// Hash of its tokens, in hex.
@@ -53,13 +61,17 @@ struct Head {
     tokenizer: String,
     /// Bytes of tokens and offsets that end a shard.
     shard_bytes: u64,
-    /// Pairs: lengths are rounded up to multiples of this. 0 for text.
-    #[serde(default, skip_serializing_if = "is_text")]
+    /// Lengths are rounded up to multiples of this. 0 for documents, which are packed.
+    #[serde(default, skip_serializing_if = "is_packed")]
     length_multiple: usize,
 }
 
-fn is_text(length_multiple: &usize) -> bool {
+fn is_packed(length_multiple: &usize) -> bool {
     *length_multiple == 0
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The last line.
@@ -76,7 +88,7 @@ pub(super) struct Index {
     pub(super) shards: Vec<Shard>,
     /// Hash of the text and of how it is read.
     pub(super) corpus: Hash,
-    /// Pairs: the multiple to which lengths are rounded up. 0 for text.
+    /// The multiple to which lengths are rounded up. 0 for documents.
     pub(super) length_multiple: usize,
     /// Shards that this call counted; 0 if the index was there.
     pub(super) n_counted: usize,
@@ -87,7 +99,7 @@ pub(super) struct Index {
 pub(super) struct Cut {
     /// Bytes of tokens and offsets that end a shard.
     pub(super) shard_bytes: u64,
-    /// Pairs: lengths are rounded up to multiples of this. 0 for text.
+    /// Lengths are rounded up to multiples of this. 0 for documents.
     pub(super) length_multiple: usize,
 }
 
@@ -104,7 +116,8 @@ pub(super) fn index_of(path: &Path, rows: &dyn Rows, cut: Cut, num_threads: usiz
         return Ok(Index { shards, corpus: hash, length_multiple, n_counted: 0 });
     }
 
-    let mut count = Count::begun(path, &head, rows.header().clone())?;
+    let drops_duplicates = rows.filter().is_some_and(RowFilter::drops_duplicates);
+    let mut count = Count::begun(path, &head, rows.header().clone(), drops_duplicates)?;
     let n_before = count.shards.len();
     count.go_on(rows, num_threads)?;
     let mut report = RowReport::default();
@@ -172,6 +185,8 @@ struct Count {
     shards: Vec<Shard>,
     open: Option<OpenShard>,
     cut: Cut,
+    /// The rows so far, if repeated ones are dropped.
+    seen: Option<SeenRows>,
     /// Of all caches.
     header: Header,
 }
@@ -182,6 +197,8 @@ struct OpenShard {
     cells: BTreeMap<(u32, u32), u64>,
     hasher: Hasher,
     token_bytes: u64,
+    /// Rows, with those that are dropped.
+    n_read: u32,
 }
 
 impl OpenShard {
@@ -192,23 +209,26 @@ impl OpenShard {
             blocks: 0,
             documents: 0,
             tokens: 0,
+            others: 0,
             cells: Vec::new(),
+            repeated: Vec::new(),
             bytes: 0,
             hash: String::new(),
             report: RowReport::default(),
         };
-        Self { shard, cells: BTreeMap::new(), hasher: Hasher::new(), token_bytes: 0 }
+        Self { shard, cells: BTreeMap::new(), hasher: Hasher::new(), token_bytes: 0, n_read: 0 }
     }
 }
 
 impl Count {
-    /// Goes on with an interrupted count of the same text, or begins.
-    fn begun(index: &Path, head: &Head, header: Header) -> Result<Self> {
+    /// Goes on with an interrupted count of the same text, or begins. A count that drops repeated rows begins anew, since it must know all
+    /// rows before.
+    fn begun(index: &Path, head: &Head, header: Header, drops_duplicates: bool) -> Result<Self> {
         let path = with_suffix(index, ".partial");
         let mut file = open_own(&path).map_err(Error::io(&path, "creating the index of shards"))?;
         let bytes = read_file(&path).unwrap_or_default();
         let (found, shards, n_read) = match read_lines(&bytes) {
-            (Some(found), shards, n_read) if found == *head => (true, shards, n_read),
+            (Some(found), shards, n_read) if found == *head && !drops_duplicates => (true, shards, n_read),
             _ => (false, Vec::new(), 0),
         };
         file.set_len(n_read as u64).map_err(Error::io(&path, "writing"))?;
@@ -218,7 +238,8 @@ impl Count {
             write_line(&path, &mut file, &mut hasher, head)?;
         }
         let cut = Cut { shard_bytes: head.shard_bytes, length_multiple: head.length_multiple };
-        Ok(Self { path, file, hasher, shards, open: None, cut, header })
+        let seen = drops_duplicates.then(|| SeenRows::new(&path));
+        Ok(Self { path, file, hasher, shards, open: None, cut, seen, header })
     }
 
     /// Reads the text behind the last complete shard.
@@ -234,9 +255,12 @@ impl Count {
     }
 
     /// Adds a block to the open shard, or to a new one if it can begin with the block.
-    fn push(&mut self, Placed { start, encoded, .. }: Placed, is_border: bool) -> Result<()> {
+    fn push(&mut self, Placed { start, mut encoded, .. }: Placed, is_border: bool) -> Result<()> {
+        let n_read = encoded.rows.len() as u32;
+        let repeated = self.seen.as_mut().map_or(Ok(Vec::new()), |seen| encoded.drop_repeated(seen))?;
         let documents = encoded.rows.len() as u64 - u64::from(encoded.continues);
-        let row_bytes = if self.header.kind == CacheKind::Pairs { 8 + 4 } else { 8 };
+        let kind = self.header.kind;
+        let row_bytes = if kind.has_first_lengths() { 8 + 4 } else { 8 };
         let bytes = encoded.tokens.len() as u64 + row_bytes * documents;
         let is_full =
             |open: &OpenShard| open.token_bytes + row_bytes * open.shard.documents + bytes > self.cut.shard_bytes;
@@ -250,12 +274,16 @@ impl Count {
         open.shard.blocks += 1;
         open.shard.documents += documents;
         open.shard.tokens += encoded.rows.iter().map(|(_, tokens)| u64::from(*tokens)).sum::<u64>();
-        if self.header.kind == CacheKind::Pairs {
-            // Lengths count the end token of each side.
-            let rounded = |len: u32| round_up(len as usize + 1, self.cut.length_multiple) as u32;
-            for (source, both) in &encoded.rows {
-                *open.cells.entry((rounded(*source), rounded(both - source))).or_default() += 1;
-            }
+        open.shard.others += encoded.rows.iter().map(|row| n_others(kind, *row)).sum::<u64>();
+        open.shard.repeated.extend(repeated.iter().map(|row| open.n_read + row));
+        open.n_read += n_read;
+        // Long lengths are rounded up to more than the multiple, and 1 keeps all of them.
+        let rounded = |len: u32| match self.cut.length_multiple {
+            1 => len,
+            multiple => round_up(len as usize, multiple) as u32,
+        };
+        for (source, target) in encoded.rows.iter().filter_map(|row| lengths(kind, *row)) {
+            *open.cells.entry((rounded(source), rounded(target))).or_default() += 1;
         }
         open.shard.report.merge(encoded.report);
         Ok(())
@@ -279,6 +307,26 @@ impl Count {
         write_line(&self.path, &mut self.file, &mut self.hasher, &end)?;
         rename_synced(&self.path, path)?;
         Ok((self.shards, digest))
+    }
+}
+
+/// Returns the source and the target length of a row in a batch, special tokens included; `None` for documents, which are packed.
+fn lengths(kind: CacheKind, (first, all): (u32, u32)) -> Option<(u32, u32)> {
+    match kind {
+        // The end token of each side.
+        CacheKind::Pairs => Some((first + 1, all - first + 1)),
+        CacheKind::Chat => Some((0, all)),
+        CacheKind::Preferences | CacheKind::Labelled => Some((0, first)),
+        CacheKind::Text => None,
+    }
+}
+
+/// Returns how many numbers of a row are not tokens.
+fn n_others(kind: CacheKind, (first, all): (u32, u32)) -> u64 {
+    match kind {
+        CacheKind::Labelled => u64::from(all - first),
+        CacheKind::Preferences => 1,
+        CacheKind::Pairs | CacheKind::Text | CacheKind::Chat => 0,
     }
 }
 

@@ -5,11 +5,10 @@
 
 mod index;
 mod room;
-mod rows;
 #[cfg(test)]
 mod tests;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
@@ -18,14 +17,17 @@ use blake3::Hash;
 pub use self::index::verify_shard_index;
 use self::index::{Cut, Index, Shard, index_of};
 use self::room::Room;
-use self::rows::{Documents, Pairs, Rows};
 use super::TokenCache;
-use super::build::{build, reason_to_build};
-use super::format::Header;
+use super::build::{build, reason_to_build, with_suffix};
+use super::fingerprint::{Ledger, label_fingerprint};
+use super::format::{CacheKind, Header};
+use super::labels::Labels;
+use super::rows::{Conversations, Documents, Pairs, Rows};
 use super::write::Writer;
-use crate::corpus::{PairCorpus, RowReport, TextCorpus};
+use crate::corpus::{Classes, LabelledText, PairCorpus, RowReport, TextCorpus};
 use crate::error::{Error, Result};
-use crate::tokenizer::{PairTokenizers, TextTokenizer};
+use crate::files::{open_own, read_file, write_fresh};
+use crate::tokenizer::{ChatTemplate, LabelledShape, PairTokenizers, TextTokenizer};
 
 /// Shards whose rows are shuffled together.
 pub(crate) const WINDOW_SHARDS: usize = 8;
@@ -83,6 +85,39 @@ impl Shards {
         Self::prepare(folder, Box::new(Pairs::new(corpus, tokenizers)), length_multiple.max(1), limit, num_threads)
     }
 
+    /// Does the same for conversations, or for answers to compare, which `template` writes. The index counts their lengths.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::of_text`], and if the tokenizer fails.
+    pub fn of_conversations(
+        folder: &Path,
+        corpus: TextCorpus,
+        tokenizer: &TextTokenizer,
+        template: &ChatTemplate,
+        limit: u64,
+        num_threads: usize,
+    ) -> Result<Self> {
+        let rows = Conversations::new(corpus, tokenizer, template)?;
+        Self::prepare(folder, Box::new(rows), 1, limit, num_threads)
+    }
+
+    /// Does the same for labelled rows, whose classes are known, encoded as `shape` says. The index counts their lengths.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::of_text`].
+    pub fn of_labels(
+        folder: &Path,
+        text: LabelledText,
+        tokenizer: &TextTokenizer,
+        shape: LabelledShape,
+        limit: u64,
+        num_threads: usize,
+    ) -> Result<Self> {
+        Self::prepare(folder, Box::new(Labels::new(text, tokenizer, shape)), 1, limit, num_threads)
+    }
+
     fn prepare(
         folder: &Path,
         rows: Box<dyn Rows>,
@@ -116,9 +151,9 @@ impl Shards {
         self.index.n_counted
     }
 
-    /// Returns the number of tokens, without special tokens.
+    /// Returns the number of tokens, as [`TokenCache::n_tokens`] does.
     pub fn n_tokens(&self) -> u64 {
-        self.index.shards.iter().map(|shard| shard.tokens).sum()
+        self.index.shards.iter().map(|shard| shard.tokens - shard.others).sum()
     }
 
     /// Returns the bytes that the token caches of all shards would take.
@@ -136,7 +171,12 @@ impl Shards {
         self.index.shards.iter().map(|shard| (shard.documents, shard.tokens))
     }
 
-    /// Returns the lengths of the pairs of each shard: source length and target length, both rounded up, and the number of pairs.
+    /// Returns what the rows are.
+    pub(crate) fn kind(&self) -> CacheKind {
+        self.rows.header().kind
+    }
+
+    /// Returns the lengths of the rows of each shard: source length and target length, both rounded up, and the number of rows.
     pub(crate) fn cells(&self) -> impl Iterator<Item = &[(u32, u32, u64)]> {
         self.index.shards.iter().map(|shard| &*shard.cells)
     }
@@ -147,7 +187,7 @@ impl Shards {
         (header.max_source_len as usize, header.max_target_len as usize)
     }
 
-    /// Returns the multiple to which lengths are rounded up; 0 for text.
+    /// Returns the multiple to which lengths are rounded up; 0 for documents.
     pub(crate) fn length_multiple(&self) -> usize {
         self.index.length_multiple
     }
@@ -224,7 +264,7 @@ impl Shards {
         }
     }
 
-    /// Tokenizes a shard into the cache at `path`.
+    /// Tokenizes the rows of a shard that do not repeat earlier ones of the text into the cache at `path`.
     fn make(
         &self,
         shard: u32,
@@ -233,11 +273,18 @@ impl Shards {
         num_threads: usize,
         stops: &(dyn Fn() -> bool + Sync),
     ) -> Result<()> {
-        let Shard { start, blocks, .. } = self.index.shards[shard as usize];
-        let write = |writer: &mut Writer, _| {
-            self.rows.encode(start, 0..blocks, num_threads, &mut |block| match stops() {
-                true => Err(Error::Stopped("the run ends".into())),
-                false => writer.push(block.encoded),
+        let Shard { start, blocks, repeated, .. } = &self.index.shards[shard as usize];
+        let write = |writer: &mut Writer| {
+            let (mut n_read, mut repeated) = (0, repeated.as_slice());
+            self.rows.encode(*start, 0..*blocks, num_threads, &mut |mut block| {
+                if stops() {
+                    return Err(Error::Stopped("the run ends".into()));
+                }
+                let end = n_read + block.encoded.rows.len() as u32;
+                let (of_block, later) = repeated.split_at(repeated.partition_point(|row| *row < end));
+                block.encoded.drop_rows(&of_block.iter().map(|row| row - n_read).collect::<Vec<_>>());
+                (n_read, repeated) = (end, later);
+                writer.push(block.encoded)
             })
         };
         build(path, header, &|_| Ok(()), write, &|| Ok(())).map_err(|error| self.with_remedy(error))
@@ -286,6 +333,30 @@ impl Shards {
         let corpus: Hash = hasher.finalize();
         Header { corpus, ..self.rows.header().clone() }
     }
+}
+
+/// Finds the classes of labelled rows in `folder`, or reads all rows once to find them.
+///
+/// # Errors
+///
+/// As [`LabelledText::classes`], and if they cannot be written.
+pub fn find_classes(folder: &Path, text: &LabelledText, num_threads: usize) -> Result<Classes> {
+    fs::create_dir_all(folder).map_err(Error::io(folder, "creating the cache folder"))?;
+    let path = folder.join("classes.json");
+    // As for the index, a second process waits.
+    let lock = open_own(&with_suffix(&path, ".lock"));
+    let _ = lock.as_ref().map(File::lock);
+    let (hash, ledger) = label_fingerprint(text, None, &Ledger::read(&path))?;
+    let of = hash.to_hex().to_string();
+    let found = read_file(&path).ok().and_then(|json| serde_json::from_slice::<(String, Classes)>(&json).ok());
+    if let Some((_, classes)) = found.filter(|(found, _)| *found == of) {
+        return Ok(classes);
+    }
+    let classes = text.classes(num_threads)?;
+    let json = serde_json::to_vec(&(&of, &classes)).expect("plain data");
+    write_fresh(&path, &json).map_err(Error::io(&path, "writing the classes"))?;
+    ledger.write(&path, of);
+    Ok(classes)
 }
 
 /// Whether a disk, a quota or a limit of the system has no room for more.

@@ -1,10 +1,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::*;
 use crate::built_in::numbers;
 use crate::cache::{Tokens, prepare_pairs, prepare_text};
-use crate::corpus::{CorpusConfig, Example, TextConfig, TextFormat};
+use crate::corpus::{CorpusConfig, Example, FilterConfig, FilteredRows, HeldOut, RowFilter, TextConfig, TextFormat};
 use crate::fixtures::{Fixture, TextFiles, TextFixture, stories};
 use crate::loader_config::round_up;
 use crate::tokenizer::{TokenizerConfig, TokenizerKind};
@@ -228,4 +229,66 @@ fn two_processes_share_the_shards() {
     });
     assert_eq!(first, second);
     assert!(taken(&text.folder()) <= 200 << 10);
+}
+
+/// Texts of which many repeat an earlier one, in the same file or in another, and in another block.
+fn with_copies() -> Vec<String> {
+    let all = stories(2400, 60);
+    (0..all.len()).map(|i| if i % 3 == 0 { all[i / 7].clone() } else { format!("{i} {}", all[i]) }).collect()
+}
+
+#[test]
+fn rows_that_repeat_are_dropped_as_in_the_whole_cache_and_whatever_was_interrupted() {
+    let fixture = TextFixture::new(
+        &stories(300, 30),
+        &TokenizerConfig { kind: TokenizerKind::ByteLevelBpe, vocab_size: 400, ..TokenizerConfig::default() },
+    );
+    let files: Vec<PathBuf> = with_copies()
+        .chunks(12)
+        .enumerate()
+        .map(|(number, texts)| {
+            let path = fixture.dir.path().join(format!("{number:03}.txt"));
+            fs::write(&path, texts.join("\n\n")).expect("written");
+            path
+        })
+        .collect();
+    let filter = FilterConfig { drop_duplicates: true, ..FilterConfig::default() };
+    let filter = RowFilter::new(&filter, None, FilteredRows::Texts).expect("valid");
+    let corpus = TextCorpus::open(&files, &TextConfig { filter, ..TextConfig::default() }).expect("a corpus");
+    let whole = fixture.dir.path().join("whole.tokens");
+    let whole = prepare_text(&whole, &corpus, &fixture.tokenizer, 2, &mut |_| ()).expect("a cache").cache;
+    assert!(whole.report().n_dropped() > 400, "{}", whole.report());
+
+    let folder = fixture.dir.path().join("shards");
+    let open = || Shards::of_text(&folder, corpus.clone(), &fixture.tokenizer, 100 << 10, 2).expect("an index");
+    let shards = open();
+    assert_eq!((shards.report(), shards.n_tokens()), (whole.report(), whole.n_tokens()));
+    assert!(shards.n_shards() > 20 && documents_of(&shards) == documents(&whole), "{}", shards.n_shards());
+    assert_eq!(open().n_counted(), 0, "the index is used again");
+
+    // A count that was interrupted knows no row before, and begins anew.
+    let index = folder.join("index.jsonl");
+    let written = fs::read(&index).expect("there");
+    let half = written.split_inclusive(|byte| *byte == b'\n').take(9).collect::<Vec<_>>().concat();
+    fs::remove_file(&index).expect("there");
+    fs::write(folder.join("index.jsonl.partial"), half).expect("written");
+    assert_eq!(open().n_counted(), shards.n_shards());
+    assert!(fs::read(&index).expect("there") == written);
+}
+
+#[test]
+fn rows_for_validation_are_left_out_and_counted() {
+    let text = TextFiles::new(40);
+    let all = text.corpus().read_all().expect("documents").0;
+    let hashes: Vec<u64> = all.iter().map(|text| HeldOut::hash(&HeldOut::record_of_text(text))).collect();
+    let held_out = HeldOut { below: u64::MAX / 5, kept: hashes.iter().copied().filter(|hash| hash % 7 == 0).collect() };
+    let n_held_out = hashes.iter().filter(|hash| held_out.has(**hash)).count();
+    let filter = RowFilter::new(&FilterConfig::default(), Some(&Arc::new(held_out)), FilteredRows::Texts);
+    let config = TextConfig { filter: filter.expect("valid"), ..TextConfig::default() };
+    let corpus = TextCorpus::open(&text.files(), &config).expect("a corpus");
+    let shards = Shards::of_text(&text.folder(), corpus, &text.tokenizer, 100 << 10, 2).expect("an index");
+    assert!(n_held_out > 30, "{n_held_out}");
+    assert_eq!((shards.report().held_out, shards.report().kept), (n_held_out as u64, (all.len() - n_held_out) as u64));
+    assert_eq!(shards.report().rows(), shards.report().kept, "they are neither bad nor dropped");
+    assert_eq!(documents_of(&shards).len(), all.len() - n_held_out);
 }

@@ -14,7 +14,7 @@ use crate::fixtures::{Fixture, TextFixture, stories};
 use crate::tokenizer::{TokenizerConfig, TokenizerKind};
 
 fn filter(config: &FilterConfig, rows: FilteredRows) -> Option<Arc<RowFilter>> {
-    RowFilter::new(config, rows).expect("valid")
+    RowFilter::new(config, None, rows).expect("valid")
 }
 
 fn counts(dropped: &[DroppedRows]) -> Vec<(&str, u64, u64)> {

@@ -6,6 +6,7 @@
 //! the files: [`RowFilter::drops_duplicates`] leaves them to the cache.
 
 mod config;
+mod held_out;
 mod script;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,8 @@ mod tests;
 use std::sync::Arc;
 
 pub use config::{FilterConfig, FilteredRows, LengthUnit};
+pub use held_out::HeldOut;
+pub(crate) use held_out::record_of_json;
 use regex::Regex;
 use script::Script;
 
@@ -29,6 +32,7 @@ const DUPLICATES: &str = "drop_duplicates";
 #[derive(Debug)]
 pub struct RowFilter {
     config: FilterConfig,
+    held_out: Option<Arc<HeldOut>>,
     script: Option<Script>,
     source_script: Option<Script>,
     target_script: Option<Script>,
@@ -39,24 +43,29 @@ pub struct RowFilter {
 /// Filters are equal if their settings are.
 impl PartialEq for RowFilter {
     fn eq(&self, other: &Self) -> bool {
-        self.config == other.config
+        self.config == other.config && self.held_out == other.held_out
     }
 }
 
 impl RowFilter {
-    /// Prepares a filter for `rows`; `None` if every row passes.
+    /// Prepares a filter for `rows`, of which some may be held out; `None` if every row passes.
     ///
     /// # Errors
     ///
     /// If a setting is invalid, or does not suit the rows.
-    pub fn new(config: &FilterConfig, rows: FilteredRows) -> Result<Option<Arc<Self>>> {
+    pub fn new(
+        config: &FilterConfig,
+        held_out: Option<&Arc<HeldOut>>,
+        rows: FilteredRows,
+    ) -> Result<Option<Arc<Self>>> {
         let problems = config.validate("data.filter.", rows);
         if !problems.is_empty() {
             return Err(Error::Invalid(problems.join("\n")));
         }
-        if config.is_empty() {
+        if config.is_empty() && held_out.is_none() {
             return Ok(None);
         }
+
         let script = |names: &[String]| Script::of(names).map_err(Error::Invalid);
         let regex = |pattern: &str| match pattern {
             "" => Ok(None),
@@ -69,6 +78,7 @@ impl RowFilter {
             drop_regex: regex(&config.drop_regex)?,
             keep_regex: regex(&config.keep_regex)?,
             config: config.clone(),
+            held_out: held_out.cloned(),
         })))
     }
 
@@ -77,16 +87,33 @@ impl RowFilter {
         self.config.drop_duplicates
     }
 
+    /// Whether it judges rows by what they say, not only by their hash.
+    pub(crate) fn judges_texts(&self) -> bool {
+        !self.config.is_empty()
+    }
+
     /// Describes which rows pass, for fingerprints: equal descriptions keep equal rows. Names only the keys that are set, so that
     /// further keys leave it as it is.
     pub fn mark(&self) -> String {
-        mark_of(&self.config)
+        self.with_mark_of_held_out(mark_of(&self.config))
+    }
+
+    fn with_mark_of_held_out(&self, mark: String) -> String {
+        self.held_out.as_ref().map_or(mark.clone(), |held_out| format!("{mark} without {}", held_out.mark()))
     }
 
     /// Describes which texts pass, as [`Self::mark`] does, repeated ones included; empty if all of them do.
     pub fn mark_of_texts(&self) -> String {
         let config = FilterConfig { drop_duplicates: false, ..self.config.clone() };
-        if config.is_empty() { String::new() } else { mark_of(&config) }
+        self.with_mark_of_held_out(if config.is_empty() { String::new() } else { mark_of(&config) })
+    }
+
+    /// Refuses a row that is for validation. `record` is the line of JSON that says the same as the row.
+    pub(crate) fn check_record(&self, record: impl FnOnce() -> String) -> Result<(), RowProblem> {
+        match &self.held_out {
+            Some(held_out) if held_out.has(HeldOut::hash(&record())) => Err(RowProblem::HeldOut),
+            _ => Ok(()),
+        }
     }
 
     /// Judges a pair.

@@ -3,7 +3,7 @@ use super::*;
 fn filter(change: impl FnOnce(&mut FilterConfig), rows: FilteredRows) -> Arc<RowFilter> {
     let mut config = FilterConfig::default();
     change(&mut config);
-    RowFilter::new(&config, rows).expect("valid").expect("it drops rows")
+    RowFilter::new(&config, None, rows).expect("valid").expect("it drops rows")
 }
 
 /// The key that drops a pair, with what it has found; empty if none does.
@@ -111,13 +111,14 @@ fn keys_are_asked_in_one_order() {
 #[test]
 fn a_mark_names_what_is_set_and_an_empty_filter_is_none() {
     let unused = FilterConfig { min_script_share: 0.9, length_unit: LengthUnit::Characters, ..FilterConfig::default() };
-    assert!(RowFilter::new(&unused, FilteredRows::Pairs).expect("valid").is_none());
+    assert!(RowFilter::new(&unused, None, FilteredRows::Pairs).expect("valid").is_none());
     let both = filter(|f| (f.min_length, f.drop_duplicates) = (3, true), FilteredRows::Texts);
     assert_eq!(both.mark(), r#"{"drop_duplicates":true,"min_length":3}"#);
     assert_eq!((both.mark_of_texts(), both.drops_duplicates()), (r#"{"min_length":3}"#.into(), true));
     let one = filter(|f| f.drop_duplicates = true, FilteredRows::Texts);
     assert_eq!(one.mark_of_texts(), "");
-    let error = RowFilter::new(&FilterConfig { drop_identical: true, ..FilterConfig::default() }, FilteredRows::Texts);
+    let error =
+        RowFilter::new(&FilterConfig { drop_identical: true, ..FilterConfig::default() }, None, FilteredRows::Texts);
     assert!(error.expect_err("of pairs").to_string().starts_with("data.filter.drop_identical compares"));
 }
 

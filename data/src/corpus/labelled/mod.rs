@@ -7,6 +7,7 @@ mod other_forms;
 mod records;
 mod row;
 mod several;
+mod stream;
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -15,7 +16,8 @@ use std::path::{Path, PathBuf};
 pub use config::LabelConfig;
 use row::{Label, read_row};
 pub use row::{Labelled, LabelledInput};
-use several::Several;
+pub(crate) use stream::LabelledRecord;
+pub use stream::{Classes, LabelledText};
 
 use super::filter::{RowFilter, repeated, row_hash};
 use super::json::JsonFields;
@@ -91,20 +93,7 @@ impl LabelledCorpus {
             }
         }
         report.add_kept(rows.len() as u64);
-        let name = || origins::names(files.iter().map(PathBuf::as_path)).join(", ");
-        // The first bad row decides where files have several formats.
-        let format = report.shown.first().and_then(|row| FileFormat::by_name(&row.file));
-        let mut remedy = remedy(task, format.unwrap_or(FileFormat::JSON), config);
-        if let Some(merged) = report.shown.first().and_then(|row| merged_labels(&row.file, config)) {
-            remedy = merged.into();
-        }
-        if report.shown.iter().any(|row| row.problem.contains(OTHER_CLASS)) {
-            let task = if task == Task::Tagging { "tagging" } else { "classification" };
-            remedy =
-                format!("{remedy}; with --from, --task {task} gives the model a new head for the classes of the rows")
-                    .into();
-        }
-        report.check(config.max_bad_rows, &name, &remedy, "data.labels.max_bad_rows")?;
+        check(&report, files.iter().map(PathBuf::as_path), task, config)?;
         let numbered = has_numbers && !rows.is_empty();
         Ok(Self { rows, names, report, numbered })
     }
@@ -119,39 +108,12 @@ impl LabelledCorpus {
         &self.names
     }
 
-    /// Whether the rows have exactly the classes `names`: all of them, in any order, or all of their ids.
-    pub fn has_classes(&self, names: &[String]) -> bool {
-        let is_id = |id: usize| self.names.contains(&id.to_string());
-        let has = |name: &String| self.names.contains(name);
-        let by_name = names.iter().all(|name| has(name) || other_spelling(name).as_ref().is_some_and(has));
-        self.names.len() == names.len() && (by_name || (are_words(names) && (0..names.len()).all(is_id)))
-    }
-
-    /// Says which classes numbers in the place of labels stand for, if there are some.
-    pub fn note_on_numbers(&self) -> Option<String> {
-        let shown = self
-            .names
-            .iter()
-            .take(3)
-            .enumerate()
-            .map(|(id, name)| format!("{id} is {name:?}"))
-            .collect::<Vec<_>>()
-            .join(", ");
-        let more = if self.names.len() > 3 { ", ..." } else { "" };
-        self.numbered
-            .then(|| format!("labels are numbers, read as numbers of the classes (data.labels.names): {shown}{more}"))
-    }
-
-    /// Says that classes seem to be combinations of several labels.
-    pub fn note_on_combinations(&self) -> Option<String> {
-        let is_of_texts = matches!(self.rows.first()?.input, LabelledInput::Text { .. });
-        let found = Several::of(self.names.iter().map(String::as_str)).filter(|_| is_of_texts)?;
-        let shown = self.names.iter().take(3).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
-        Some(format!(
-            "the labels {}, such as {shown}: each combination is a class of its own, because several labels of one text are not supported; keep \
-             one label of each row",
-            found.what()
-        ))
+    /// Returns the classes with the number of labels of each.
+    pub fn classes(&self) -> Classes {
+        let mut counts = vec![0; self.names.len()];
+        self.rows.iter().flat_map(|row| &row.labels).for_each(|label| counts[*label as usize] += 1);
+        let n_rows = self.rows.len() as u64;
+        Classes { names: self.names.clone(), counts, n_rows, numbered: self.numbered }
     }
 
     /// Counts the rows whose texts `other` has, too, whatever their labels.
@@ -170,6 +132,28 @@ impl LabelledCorpus {
     pub fn texts(&self) -> Vec<String> {
         self.rows.iter().flat_map(|row| row.input.texts()).collect()
     }
+}
+
+/// Refuses rows of which too many cannot be used, and says what to do.
+fn check<'a>(
+    report: &RowReport,
+    files: impl Iterator<Item = &'a Path> + Clone,
+    task: Task,
+    config: &LabelConfig,
+) -> Result<()> {
+    let name = || origins::names(files.clone()).join(", ");
+    // The first bad row decides where files have several formats.
+    let format = report.shown.first().and_then(|row| FileFormat::by_name(&row.file));
+    let mut remedy = remedy(task, format.unwrap_or(FileFormat::JSON), config);
+    if let Some(merged) = report.shown.first().and_then(|row| merged_labels(&row.file, config)) {
+        remedy = merged.into();
+    }
+    if report.shown.iter().any(|row| row.problem.contains(OTHER_CLASS)) {
+        let task = if task == Task::Tagging { "tagging" } else { "classification" };
+        remedy = format!("{remedy}; with --from, --task {task} gives the model a new head for the classes of the rows")
+            .into();
+    }
+    report.check(config.max_bad_rows, &name, &remedy, "data.labels.max_bad_rows")
 }
 
 /// Says how blank labels below filled ones are filled, in a table.
@@ -241,14 +225,18 @@ fn read_file(
             let row = problem.map_or_else(|| read_row(&json, task, config), Err);
             let row = row.and_then(|row| wanted_by(config.filter.as_deref(), row, seen));
             match row {
-                Ok(row) if format.is_all_text() => each(line, row.with_numbers()),
-                Ok(row) => each(line, row),
+                Ok(row) => each(line, with_numbers(row, format)),
                 Err(problem) => report.add_bad(path, line, &problem),
             }
         }
         json.clear();
     }
     Ok(())
+}
+
+/// Lets labels that are texts of digits stand for numbers where a format has no numbers.
+fn with_numbers(row: row::Unresolved, format: FileFormat) -> row::Unresolved {
+    if format.is_all_text() { row.with_numbers() } else { row }
 }
 
 /// Lets a filter judge a row. `seen` has the hashes of the rows before it.

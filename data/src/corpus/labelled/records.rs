@@ -25,17 +25,23 @@ impl LabelledCorpus {
         while let Some(place) = records.next(&mut json)? {
             if place.problem.is_none()
                 && read_row(&json, task, config).is_ok()
-                && let Ok(mut row) = serde_json::from_slice::<Value>(&json)
+                && let Some(row) = record_of(&json, format, task, config)
             {
-                if format.is_all_text() {
-                    number_labels(&mut row, task, config);
-                }
-                rows.push((place.line, row.to_string()));
+                rows.push((place.line, row));
             }
             json.clear();
         }
         Ok(rows)
     }
+}
+
+/// Returns a row of a file in this format as a line of JSON.
+pub(super) fn record_of(json: &[u8], format: FileFormat, task: Task, config: &LabelConfig) -> Option<String> {
+    let mut row = serde_json::from_slice::<Value>(json).ok()?;
+    if format.is_all_text() {
+        number_labels(&mut row, task, config);
+    }
+    Some(row.to_string())
 }
 
 /// Makes numbers of the labels that are texts of digits, as rows of a format without numbers are read.

@@ -60,7 +60,7 @@ fn classes_are_the_same_in_any_order_and_by_id() {
     let has = |labels: &[&str], names: &[&str]| {
         let text: String = labels.iter().map(|label| row(label)).collect();
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        read(&text, Task::Classification, &LabelConfig::default()).expect("rows").has_classes(&names)
+        read(&text, Task::Classification, &LabelConfig::default()).expect("rows").classes().are(&names)
     };
     assert!(has(&["\"yes\"", "\"no\""], &["yes", "no"]) && has(&["\"no\"", "\"yes\""], &["yes", "no"]));
     assert!(has(&["1", "0"], &["yes", "no"]) && has(&["2", "5"], &["5", "2"]) && has(&["2", "5"], &["2.0", "5.0"]));
@@ -119,9 +119,9 @@ fn two_spellings_of_a_number_are_one_class_and_no_number_of_one() {
         ..LabelConfig::default()
     };
     for (label, names) in [("1", ["1.0", "2.0"]), ("\"2.0\"", ["1", "2"])] {
-        assert_eq!(of(&[label], &named(&names)).note_on_numbers(), None, "read by value");
+        assert_eq!(of(&[label], &named(&names)).classes().note_on_numbers(), None, "read by value");
     }
-    let note = of(&["1"], &named(&["no", "yes"])).note_on_numbers().expect("an id");
+    let note = of(&["1"], &named(&["no", "yes"])).classes().note_on_numbers().expect("an id");
     assert!(note.contains("0 is \"no\", 1 is \"yes\""), "{note}");
 }
 

@@ -20,6 +20,7 @@ pub(super) use table::check_delimiter;
 
 use super::RowReport;
 use super::block_start::BlockStart;
+use super::filter::HeldOut;
 use super::origins::{Origins, names};
 use super::plain_forms::PlainForm;
 use crate::error::{Error, Result};
@@ -300,6 +301,30 @@ impl PairCorpus {
         }
         self.check(&report)?;
         Ok((examples, report))
+    }
+
+    /// Calls `each` with the file and line of every pair that can be used, and with the line of JSON by which [`HeldOut`] knows it.
+    /// Returns the counts of these and of the other rows.
+    ///
+    /// # Errors
+    ///
+    /// If the text cannot be read, or if `each` fails.
+    pub fn for_each_record(&self, each: &mut dyn FnMut(&Path, u64, String) -> Result<()>) -> Result<RowReport> {
+        let (parser, mut report) = (RowParser::new(&self.config), RowReport::default());
+        for block in self.blocks() {
+            let block = block?;
+            let path = self.inputs[block.input].main_file();
+            for (line, row) in block.rows(&parser) {
+                match row {
+                    Ok(pair) => {
+                        report.add_kept(1);
+                        each(path, line, HeldOut::record_of_pair(&pair.source, &pair.target))?;
+                    }
+                    Err(problem) => report.add_bad(path, line, &problem),
+                }
+            }
+        }
+        Ok(report)
     }
 
     /// Returns the text in blocks, in order.

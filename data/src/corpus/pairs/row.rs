@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::CorpusConfig;
 use super::header::Columns;
-use crate::corpus::filter::RowFilter;
+use crate::corpus::filter::{HeldOut, RowFilter};
 use crate::corpus::json::JsonFields;
 use crate::formats::{OPEN_QUOTE, RowProblem, Wanted, Width, way_to_utf8};
 
@@ -89,6 +89,7 @@ impl RowParser {
     fn pair<'a>(&self, source: Cow<'a, str>, target: Cow<'a, str>) -> Result<Pair<'a>, RowProblem> {
         let pair = pair(source, target)?;
         if let Some(filter) = &self.filter {
+            filter.check_record(|| HeldOut::record_of_pair(&pair.source, &pair.target))?;
             filter.check_pair(&pair.source, &pair.target)?;
         }
         Ok(match &self.tag {

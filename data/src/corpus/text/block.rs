@@ -103,6 +103,7 @@ impl TextBlock {
     ) -> impl Iterator<Item = (u64, Result<Conversation, RowProblem>)> {
         self.parsed(move |line| {
             let row = Conversation::parse(line, &config.field)?;
+            config.check_record(line)?;
             config.check_text(&row.contents()).map(|()| row)
         })
     }
@@ -114,7 +115,16 @@ impl TextBlock {
     ) -> impl Iterator<Item = (u64, Result<Preference, RowProblem>)> {
         self.parsed(move |line| {
             let row = Preference::parse(line)?;
+            config.check_record(line)?;
             config.check_text(&row.contents()).map(|()| row)
+        })
+    }
+
+    /// Returns the records of a file of labelled rows, each with the number of its line.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (u64, Result<&[u8], RowProblem>)> {
+        self.parts.iter().map(|part| {
+            let record = part.problem.clone().map_or_else(|| Ok(&self.bytes[part.range.clone()]), Err);
+            (part.line, record)
         })
     }
 
@@ -160,13 +170,16 @@ impl TextBlock {
             return Err(RowProblem::NoText);
         }
         let config = corpus.config();
+
         let [text] = match (self.format, text) {
             (TextFormat::Chat, text) => {
                 let row = Conversation::parse(&text, &config.field)?;
+                config.check_record(&text)?;
                 return config.check_text(&row.contents()).map(|()| Cow::Owned(row.to_text()));
             }
             (TextFormat::Preferences, text) => {
                 let row = Preference::parse(&text)?;
+                config.check_record(&text)?;
                 return config.check_text(&row.contents()).map(|()| Cow::Owned(row.to_text()));
             }
             (TextFormat::Jsonl | TextFormat::Records, Cow::Borrowed(line)) => corpus.field().parse(line)?,
@@ -178,12 +191,13 @@ impl TextBlock {
         if text.trim().is_empty() {
             return Err(RowProblem::NoText);
         }
+        config.check_document(&text)?;
         config.check_text(&text).map(|()| text)
     }
 }
 
 /// All blocks of a text, in order.
-pub(super) struct TextBlocks<'a> {
+pub(crate) struct TextBlocks<'a> {
     files: &'a [TextFile],
     /// What is read of records whose documents are fields.
     wanted: Wanted,
@@ -211,7 +225,7 @@ struct OpenText {
 
 impl<'a> TextBlocks<'a> {
     /// Reads from `start` on, a block's beginning.
-    pub(super) fn starting_at(files: &'a [TextFile], wanted: Wanted, start: BlockStart) -> Self {
+    pub(crate) fn starting_at(files: &'a [TextFile], wanted: Wanted, start: BlockStart) -> Self {
         Self { files, wanted, next_file: start.file, skipped: (start.offset, start.lines), open: None }
     }
 

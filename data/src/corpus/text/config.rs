@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::corpus::filter::RowFilter;
+use crate::corpus::filter::{HeldOut, RowFilter, record_of_json};
 use crate::corpus::template::template_problem;
 use crate::formats::{FileFormat, RowProblem};
 
@@ -196,6 +196,18 @@ impl TextConfig {
             ));
         }
         problems
+    }
+
+    /// Refuses a record that is for validation.
+    pub(super) fn check_record(&self, json: &str) -> Result<(), RowProblem> {
+        let check = |filter: &Arc<RowFilter>| filter.check_record(|| record_of_json(json.as_bytes()));
+        self.filter.as_ref().map_or(Ok(()), check)
+    }
+
+    /// Refuses a document that is for validation.
+    pub(super) fn check_document(&self, text: &str) -> Result<(), RowProblem> {
+        let check = |filter: &Arc<RowFilter>| filter.check_record(|| HeldOut::record_of_text(text));
+        self.filter.as_ref().map_or(Ok(()), check)
     }
 
     /// Lets the filter judge a text.

@@ -7,6 +7,7 @@ mod config;
 mod conversation;
 mod message;
 mod preference;
+mod records;
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +15,7 @@ use serde_json::{Map, Value};
 
 pub(super) use answers::{Rating, direction_of};
 pub(super) use around::is_system;
-use block::TextBlocks;
-pub(crate) use block::{DocumentPart, TextBlock};
+pub(crate) use block::{DocumentPart, TextBlock, TextBlocks};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
 pub(crate) use conversation::Conversation;
 pub use message::{ChatMessage, Role};

@@ -3,7 +3,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::cache::prepare_chat;
+use crate::cache::{Tokens, prepare_chat};
 use crate::corpus::{Learn, TextCorpus, TextFormat};
 use crate::loader::{Loader, OnePass};
 use crate::sampler::Order;

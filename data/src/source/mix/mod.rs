@@ -28,6 +28,7 @@
 mod parts;
 mod phases;
 mod share;
+mod streamed;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,7 @@ pub use self::parts::{MixPart, MixParts};
 use self::phases::{Phase, Slice, slices};
 pub use self::share::{MixShares, MixedPart, SharesFrom};
 use self::share::{of_cells, of_steps};
+pub use self::streamed::{StreamedMix, StreamedParts};
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Buckets, EpochPlan, MixedRows};
 use crate::cache::Lengths;
@@ -56,6 +58,8 @@ pub struct MixSource {
     cells: Vec<Cell>,
     /// At least one.
     phases: Vec<Phase>,
+    /// The buckets of each phase.
+    buckets: Vec<Buckets>,
     /// Decides the rows of every epoch, except the sources. Part of the fingerprint.
     settings: String,
 }
@@ -84,40 +88,20 @@ impl MixSource {
     /// If the shares are invalid, if a source has no rows, if two sources have one name, if there are more than
     /// 4,294,967,295 rows, or if `loader.shuffle` is off.
     pub fn new(parts: MixParts, shares: &MixShares, loader: &LoaderConfig) -> Result<Self> {
-        if !loader.shuffle {
-            return Err(Error::Invalid(
-                "loader.shuffle = false keeps the order of the files, but a mixture (data.mix) has rows of several in each \
-                 batch: set loader.shuffle = true"
-                    .into(),
-            ));
-        }
+        check_shuffle(loader)?;
         let names: Vec<Arc<str>> = (0..parts.len()).map(|part| parts.name(part).clone()).collect();
         let sizes: Vec<u64> = (0..parts.len()).map(|part| parts.n_rows(part) as u64).collect();
         let shares = of_steps(&names, &sizes, shares)?;
-        let mut first_rows = Vec::with_capacity(sizes.len());
-        let mut n_rows = 0;
-        for size in &sizes {
-            first_rows.push(n_rows as u32);
-            n_rows += size;
-        }
-        if n_rows > u64::from(u32::MAX) {
-            return Err(Error::Invalid(format!(
-                "the sources of data.mix have {n_rows} rows, more than 4,294,967,295: leave some out"
-            )));
-        }
+        let first_rows = first_rows(&sizes)?;
 
         let (cells, phases) = match parts.packed_shape() {
             Some(shape) => packed(&sizes, shares, shape),
             None => bucketed(&parts, &sizes, &shares, loader)?,
         };
-        let mut mixed = Self { parts, mixed: Vec::new(), first_rows, cells, phases, settings: String::new() };
+        let (phases, buckets) = phases.into_iter().unzip();
+        let mut mixed = Self { parts, mixed: Vec::new(), first_rows, cells, phases, buckets, settings: String::new() };
         mixed.mixed = mixed.parts_in(&mixed.phases[0]);
-        let described = mixed.parts_by_step().into_iter().map(|(step, parts)| {
-            let parts = parts.iter().map(|part| format!("{} of {}", part.rows_per_epoch, part.rows));
-            let from = if step > 0 { format!("from step {step} on: ") } else { String::new() };
-            from + &parts.collect::<Vec<_>>().join(", ")
-        });
-        mixed.settings = format!("mixture 1: {}", described.collect::<Vec<_>>().join("; "));
+        mixed.settings = format!("mixture 1: {}", described(&mixed.parts_by_step()));
         Ok(mixed)
     }
 
@@ -163,7 +147,7 @@ impl MixSource {
             }
         }
         order.apply(&mut numbers, ShuffleOf::Rows);
-        phase.buckets.plan_rows(&numbers, order).with_mixed(mixed)
+        self.buckets[slice.phase].plan_rows(&numbers, order).with_mixed(mixed)
     }
 
     /// Returns the source of a row number and the number of the row within it.
@@ -171,44 +155,84 @@ impl MixSource {
         let part = self.first_rows.partition_point(|first| *first <= number) - 1;
         (part, number - self.first_rows[part])
     }
+}
 
-    /// Counts the rows and tokens of each source in a batch.
-    fn count(&self, batch: &mut HostBatch) {
-        let mut counts = vec![(0, 0); self.mixed.len()];
-        for (at, number) in batch.rows.iter().enumerate() {
-            let tokens = match batch.layout {
-                BatchLayout::Pairs => batch.source_lengths()[at] + batch.target_lengths()[at],
-                BatchLayout::Text => batch.lengths()[at],
-            };
-            let part = self.origin(*number).0;
-            let count = &mut counts[part];
-            *count = (count.0 + 1, count.1 + tokens as u64);
-            batch.row_sources.push(part as u16);
-        }
-        batch.n_sources = self.mixed.len();
-        let counts = self.mixed.iter().zip(counts).filter(|(_, (rows, _))| *rows > 0);
-        batch.sources =
-            counts.map(|(part, (rows, tokens))| SourceCount { name: part.name.clone(), rows, tokens }).collect();
+/// Describes what a mixture has of each source, as a part of its fingerprint.
+fn described(by_step: &[(u64, Vec<MixedPart>)]) -> String {
+    let of_step = |(step, parts): &(u64, Vec<MixedPart>)| {
+        let parts = parts.iter().map(|part| format!("{} of {}", part.rows_per_epoch, part.rows));
+        let from = if *step > 0 { format!("from step {step} on: ") } else { String::new() };
+        from + &parts.collect::<Vec<_>>().join(", ")
+    };
+    by_step.iter().map(of_step).collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the number of each source's first row.
+///
+/// # Errors
+///
+/// If there are too many rows.
+fn first_rows(sizes: &[u64]) -> Result<Vec<u32>> {
+    let mut n_rows = 0;
+    let first = |size: &u64| {
+        n_rows += size;
+        (n_rows - size) as u32
+    };
+    let found = sizes.iter().map(first).collect();
+    match n_rows > u64::from(u32::MAX) {
+        true => Err(Error::Invalid(format!(
+            "the sources of data.mix have {n_rows} rows, more than 4,294,967,295: leave some out"
+        ))),
+        false => Ok(found),
     }
 }
 
+/// Refuses the order of the files, of which batches have rows of several.
+fn check_shuffle(loader: &LoaderConfig) -> Result<()> {
+    match loader.shuffle {
+        true => Ok(()),
+        false => Err(Error::Invalid(
+            "loader.shuffle = false keeps the order of the files, but a mixture (data.mix) has rows of several in each \
+             batch: set loader.shuffle = true"
+                .into(),
+        )),
+    }
+}
+
+/// Counts the rows and tokens of each source in a batch. Each has the row numbers from its first one on.
+fn count(batch: &mut HostBatch, sources: &[MixedPart], first_rows: &[u32]) {
+    let mut counts = vec![(0, 0); sources.len()];
+    for (at, number) in batch.rows.iter().enumerate() {
+        let tokens = match batch.layout {
+            BatchLayout::Pairs => batch.source_lengths()[at] + batch.target_lengths()[at],
+            BatchLayout::Text => batch.lengths()[at],
+        };
+        let part = first_rows.partition_point(|first| first <= number) - 1;
+        let count = &mut counts[part];
+        *count = (count.0 + 1, count.1 + tokens as u64);
+        batch.row_sources.push(part as u16);
+    }
+    batch.n_sources = sources.len();
+    let counts = sources.iter().zip(counts).filter(|(_, (rows, _))| *rows > 0);
+    batch.sources =
+        counts.map(|(part, (rows, tokens))| SourceCount { name: part.name.clone(), rows, tokens }).collect();
+}
+
+/// The cells of all sources, and the phases with their buckets.
+type Divided = (Vec<Cell>, Vec<(Phase, Buckets)>);
+
 /// Returns the cells of packed rows, which all have one length.
-fn packed(sizes: &[u64], shares: Vec<(u64, Vec<u64>)>, shape: Shape) -> (Vec<Cell>, Vec<Phase>) {
+fn packed(sizes: &[u64], shares: Vec<(u64, Vec<u64>)>, shape: Shape) -> Divided {
     let cell = |(part, size): (usize, &u64)| Cell { part, bucket: 0, rows: (0..*size as u32).collect() };
     let phase = |(step, rows_per_epoch): (u64, Vec<u64>)| {
         let n_rows = rows_per_epoch.iter().sum::<u64>() as usize;
-        Phase::new(step, rows_per_epoch, Buckets::of_one_shape(shape, n_rows))
+        phase(step, rows_per_epoch, Buckets::of_one_shape(shape, n_rows))
     };
     (sizes.iter().enumerate().map(cell).collect(), shares.into_iter().map(phase).collect())
 }
 
 /// Sorts the rows of all sources into the same length buckets.
-fn bucketed(
-    parts: &MixParts,
-    sizes: &[u64],
-    shares: &[(u64, Vec<u64>)],
-    loader: &LoaderConfig,
-) -> Result<(Vec<Cell>, Vec<Phase>)> {
+fn bucketed(parts: &MixParts, sizes: &[u64], shares: &[(u64, Vec<u64>)], loader: &LoaderConfig) -> Result<Divided> {
     let lengths: Vec<(usize, usize)> =
         (0..parts.len()).flat_map(|part| (0..parts.n_rows(part)).map(move |row| parts.lengths(part, row))).collect();
     let buckets = Buckets::new(lengths.iter().copied(), parts.max_lens(), loader)?;
@@ -228,7 +252,7 @@ fn bucketed(
         first += *size as usize;
     }
 
-    let phase = |(step, of_parts): &(u64, Vec<u64>)| {
+    let of_step = |(step, of_parts): &(u64, Vec<u64>)| {
         let mut rows_per_epoch = Vec::with_capacity(cells.len());
         for (part, total) in of_parts.iter().enumerate() {
             let of_part = cells.iter().filter(|(cell, _)| cell.part == part);
@@ -240,10 +264,14 @@ fn bucketed(
             of_bucket[cell.bucket] += *rows as usize;
             tokens += *n_tokens as f64 * *rows as f64 / cell.rows.len() as f64;
         }
-        Phase::new(*step, rows_per_epoch, buckets.clone().with_rows(&of_bucket, tokens as u64))
+        phase(*step, rows_per_epoch, buckets.clone().with_rows(&of_bucket, tokens as u64))
     };
-    let phases = shares.iter().map(phase).collect();
+    let phases = shares.iter().map(of_step).collect();
     Ok((cells.into_iter().map(|(cell, _)| cell).collect(), phases))
+}
+
+fn phase(first_step: u64, rows_per_epoch: Vec<u64>, buckets: Buckets) -> (Phase, Buckets) {
+    (Phase { first_step, rows_per_epoch, batches_per_epoch: buckets.batches_per_epoch() }, buckets)
 }
 
 impl BatchSource for MixSource {
@@ -272,8 +300,8 @@ impl BatchSource for MixSource {
     }
 
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
-        let mut shapes = self.phases[0].buckets.shapes();
-        for (shape, n) in self.phases[1..].iter().flat_map(|phase| phase.buckets.shapes()) {
+        let mut shapes = self.buckets[0].shapes();
+        for (shape, n) in self.buckets[1..].iter().flat_map(Buckets::shapes) {
             shapes.entry(shape).or_insert(n);
         }
         Some(shapes)
@@ -315,7 +343,7 @@ impl BatchWorker for Arc<MixSource> {
                 (part, None, row, number)
             }
         })?;
-        self.count(batch);
+        count(batch, &self.mixed, &self.first_rows);
         Ok(())
     }
 }

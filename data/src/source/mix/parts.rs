@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::batch::{Collator, DocumentOrder, RowFormat, RowWriter};
+use crate::batch::{DocumentOrder, RowFormat, RowWriter};
 use crate::cache::Lengths;
 use crate::error::Result;
 use crate::host_batch::{HostBatch, Shape};
@@ -124,10 +124,10 @@ impl MixParts {
         origin: &dyn Fn(u32) -> Origin<'a>,
     ) -> Result<()> {
         if let Self::Pairs(parts) = self {
-            let mut collator = Collator::new(batch, shape, parts[0].source.rows().special);
+            let mut writer = parts[0].source.kind().writer(batch, shape);
             return numbers.iter().try_for_each(|number| {
                 let (part, _, row, number) = origin(*number);
-                parts[part].source.rows().push(&mut collator, row, number)
+                writer.push(parts[part].source.cache(), row, number)
             });
         }
 

@@ -6,24 +6,14 @@
 
 use std::ops::Range;
 
-use crate::batch::Buckets;
-
 /// Some steps with the same shares.
 #[derive(Debug)]
 pub(super) struct Phase {
     /// Optimizer steps before it.
     pub(super) first_step: u64,
-    /// Rows that an epoch has of each cell.
+    /// Rows that an epoch has of each cell. A mixture in shards may have whole batches in place of rows, of each source.
     pub(super) rows_per_epoch: Vec<u64>,
-    pub(super) buckets: Buckets,
     pub(super) batches_per_epoch: u64,
-}
-
-impl Phase {
-    pub(super) fn new(first_step: u64, rows_per_epoch: Vec<u64>, buckets: Buckets) -> Self {
-        let batches_per_epoch = buckets.batches_per_epoch();
-        Self { first_step, rows_per_epoch, buckets, batches_per_epoch }
-    }
 }
 
 /// Some batches of an epoch of a phase.
@@ -73,12 +63,10 @@ pub(super) fn slices(phases: &[Phase], window: Range<u64>, group_size: u64) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host_batch::Shape;
 
     /// A phase with one cell and batches of ten rows.
     fn phase(first_step: u64, rows: u64) -> Phase {
-        let shape = Shape::text(10, 8);
-        Phase::new(first_step, vec![rows], Buckets::of_one_shape(shape, rows as usize))
+        Phase { first_step, rows_per_epoch: vec![rows], batches_per_epoch: rows.div_ceil(10) }
     }
 
     /// Walks from batch to batch: the phase, the epoch within all phases, the batch within the epoch, and the rows before.

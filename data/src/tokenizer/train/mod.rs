@@ -10,9 +10,9 @@ mod words;
 
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
-use self::words::{Counts, WordCounts, count_documents, count_examples, count_pairs, count_texts};
+use self::words::{Counts, WordCounts, count_documents, count_examples, count_labelled, count_pairs, count_texts};
 use super::{TokenizerConfig, TokenizerKind};
-use crate::corpus::{Example, PairCorpus, TextCorpus};
+use crate::corpus::{Example, LabelledText, PairCorpus, TextCorpus};
 use crate::error::{Error, Result};
 
 /// Trains the `tokenizer.json` of both sides on a corpus; no second one if they share it.
@@ -54,6 +54,13 @@ pub(super) fn train_on_text(config: &TokenizerConfig, corpus: &TextCorpus, num_t
 pub(super) fn train_on_documents(config: &TokenizerConfig, documents: &[String], num_threads: usize) -> Result<String> {
     let controls = config.text_controls();
     let counts = count_texts(config, documents)?;
+    train_one(config, &controls, WordCounts::new(config, &controls, counts, num_threads)?, false)
+}
+
+/// Does the same for labelled rows.
+pub(super) fn train_on_labelled(config: &TokenizerConfig, text: &LabelledText, num_threads: usize) -> Result<String> {
+    let controls = config.text_controls();
+    let counts = count_labelled(config, text, num_threads)?;
     train_one(config, &controls, WordCounts::new(config, &controls, counts, num_threads)?, false)
 }
 

@@ -10,7 +10,9 @@ use tokenizers::{
 
 use super::super::pieces::matches_and_gaps;
 use super::super::{TokenizerConfig, TokenizerKind};
-use crate::corpus::{DocumentPart, Example, PairCorpus, RowParser, RowReport, TextCorpus, for_each_block};
+use crate::corpus::{
+    BlockStart, DocumentPart, Example, LabelledText, PairCorpus, RowParser, RowReport, TextCorpus, for_each_block,
+};
 use crate::error::{Error, Result};
 
 /// Longest word in characters that a vocabulary is trained on. The trainers take quadratic time in the longest word, so a longer
@@ -111,6 +113,28 @@ pub(super) fn count_documents(config: &TokenizerConfig, corpus: &TextCorpus, num
         },
     )?;
     corpus.check(&report)?;
+    Ok(counts)
+}
+
+/// Counts the words of labelled rows. Bad rows are reported when they are read for training.
+pub(super) fn count_labelled(config: &TokenizerConfig, text: &LabelledText, num_threads: usize) -> Result<Counts> {
+    let divider = Divider::new(config)?;
+    let mut counts = Counts::new();
+    for_each_block(
+        text.blocks_from(BlockStart::default()),
+        num_threads,
+        || (),
+        |(), block| {
+            let mut counts = Counts::new();
+            let texts = text.rows(&block).filter_map(|(_, row)| row.ok()).flat_map(|row| row.texts());
+            texts.for_each(|text| divider.add_words(&mut counts, &text));
+            Ok(counts)
+        },
+        |of_block| {
+            merge(&mut counts, of_block);
+            Ok(())
+        },
+    )?;
     Ok(counts)
 }
 

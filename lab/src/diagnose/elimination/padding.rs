@@ -18,9 +18,11 @@ pub(super) fn run<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> 
         return Ok(Err("not for data of a program's own: the token caches of files are counted here".into()));
     }
     if subject.config.data.cache_limit.is_some() {
-        let reason = match traits_of(subject.config.task).reads {
-            Reads::Pairs => "data.cache_limit keeps a part of the token cache, whose lengths are counted here",
-            Reads::Text => "data.cache_limit packs rows in full: only the last one of a shard has padding",
+        let (row, text) = (traits_of(subject.config.task), &subject.config.data.text);
+        let is_plain = row.reads == Reads::Text && row.classes.is_none() && !text.is_chat();
+        let reason = match is_plain {
+            true => "data.cache_limit packs rows in full: only the last one of a shard has padding",
+            false => "data.cache_limit keeps a part of the token cache, whose lengths are counted here",
         };
         return Ok(Err(reason.into()));
     }

@@ -248,7 +248,7 @@ fn several_labels_in_a_cell_are_never_taken_silently() {
         let path = folder.path().join("a.csv");
         std::fs::write(&path, format!("text,label\n{rows}")).expect("writable");
         let read = super::super::LabelledCorpus::read(&[path], Task::Classification, &LabelConfig::default());
-        let note = read.expect("classes").note_on_combinations().expect("a note");
+        let note = read.expect("classes").classes().note_on_combinations(Task::Classification).expect("a note");
         assert!(note.contains("several labels of one text are not supported"), "{note}");
     }
     let rows: String = (0..20).map(|n| format!("the text {n},{}\n", ["read/write", "open"][n % 2])).collect();

@@ -9,9 +9,9 @@ fn config(num_workers: usize) -> LoaderConfig {
     LoaderConfig { num_workers, batch_tokens: 512, prefetch_factor: 2, ..LoaderConfig::default() }
 }
 
-fn source(pairs: &PairFiles, config: &LoaderConfig) -> Arc<StreamedPairs> {
+fn source(pairs: &PairFiles, config: &LoaderConfig) -> Arc<StreamedRows> {
     let shards = pairs.shards(LIMIT).expect("an index");
-    Arc::new(StreamedPairs::new(shards, &pairs.tokenizers, config).expect("a source"))
+    Arc::new(StreamedRows::of_pairs(shards, &pairs.tokenizers, config).expect("a source"))
 }
 
 fn batches(pairs: &PairFiles, num_workers: usize, start: Position, n: u64, rank: Rank) -> Vec<HostBatch> {
@@ -50,7 +50,7 @@ fn every_pair_of_the_whole_cache_comes_once_in_each_epoch_and_epochs_differ() {
     let wanted = rows(&pass.collect::<Vec<_>>());
 
     let source = source(&pairs, &config(2));
-    assert!(source.pairs.windows.len() > 3, "{}", source.pairs.windows.len());
+    assert!(source.rows.windows.len() > 3, "{}", source.rows.windows.len());
     let per_epoch = source.batches_per_epoch();
     let all = batches(&pairs, 2, Position::default(), 2 * per_epoch, Rank::default());
     let (first, second) = all.split_at(per_epoch as usize);
@@ -106,7 +106,7 @@ fn a_start_needs_the_caches_of_one_window_or_two() {
     for index in 0..plan.len() {
         let ((_, window, places), n_rows) = (plan.places(index), plan.batch(index).1.batch_size);
         let is_continued = places.len() < n_rows;
-        let pieces = source.pairs.pieces(order, (window, places), n_rows);
+        let pieces = source.rows.pieces(order, (window, places), n_rows);
         let of: Vec<usize> = pieces.iter().map(|(window, _)| *window).collect();
         assert_eq!(of, if is_continued { vec![window - 1, window] } else { vec![window] });
         n_continued += usize::from(is_continued);
@@ -120,16 +120,16 @@ fn rows_stay_near_their_window_and_the_disk_under_its_limit() {
     let source = source(&pairs, &config(2));
     assert!(source.shards().n_bytes() > 3 * LIMIT, "{}", source.shards().n_bytes());
     let order = Order::Shuffled { seed: 5, epoch: 0 };
-    let (plan, in_order) = (source.plan(order), source.pairs.in_order(order));
+    let (plan, in_order) = (source.plan(order), source.rows.in_order(order));
     let mut loader = Loader::new(source.clone(), &config(2), 5, Position::default()).expect("a loader");
     let mut most = 0;
     for index in 0..source.batches_per_epoch() as usize {
         let batch = loader.next_batch().expect("a batch");
         let (_, window, _) = plan.places(index);
         let near = in_order[window.saturating_sub(1)..=window].iter();
-        let near: Vec<u32> = near.flat_map(|window| source.pairs.windows[*window as usize].clone()).collect();
+        let near: Vec<u32> = near.flat_map(|window| source.rows.windows[*window as usize].clone()).collect();
         for row in &batch.rows {
-            let shard = source.pairs.first_rows.partition_point(|first| first <= row) as u32 - 1;
+            let shard = source.rows.first_rows.partition_point(|first| first <= row) as u32 - 1;
             assert!(near.contains(&shard), "row {row} of shard {shard} in batch {index}");
         }
         most = most.max(taken(&pairs));
@@ -141,7 +141,7 @@ fn rows_stay_near_their_window_and_the_disk_under_its_limit() {
 fn another_multiple_or_another_division_of_the_text_is_refused() {
     let pairs = PairFiles::new(60);
     let other = LoaderConfig { bucket_multiple: 4, ..config(0) };
-    let error = StreamedPairs::new(pairs.shards(LIMIT).expect("an index"), &pairs.tokenizers, &other);
+    let error = StreamedRows::of_pairs(pairs.shards(LIMIT).expect("an index"), &pairs.tokenizers, &other);
     let error = error.expect_err("refused").to_string();
     assert!(error.contains("multiples of 8") && error.contains("loader.bucket_multiple is 4"), "{error}");
 
