@@ -13,7 +13,7 @@ use kiln_model::TransformerConfig;
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
 use super::{Files, RunData, Vocabulary, classes, find_files, folding_note, n_threads, prompt, shared, streamed, text};
-use crate::config::{Config, ByteSize};
+use crate::config::{ByteSize, Config};
 
 pub(super) fn open(
     config: &Config,

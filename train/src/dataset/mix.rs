@@ -13,7 +13,7 @@ use kiln_metrics::units::thousands;
 use super::trained_tokenizer::Watched;
 use super::{RunData, Vocabulary, find_files, folding_note, mix_in_shards, of_source, pairs, text};
 use crate::config::task::traits_of;
-use crate::config::{Config, ByteSize, MixEntry};
+use crate::config::{ByteSize, Config, MixEntry};
 
 /// Validation batches of all sources, and of each by name.
 type Measured = (Option<Arc<dyn BatchSource>>, Vec<(String, Arc<dyn BatchSource>)>);

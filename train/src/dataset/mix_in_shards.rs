@@ -12,7 +12,7 @@ use kiln_data::{
 
 use super::of_source;
 use super::streamed::{SHARDS, open_pairs, shards_of_text};
-use crate::config::{Config, ByteSize, MixEntry};
+use crate::config::{ByteSize, Config, MixEntry};
 
 /// A mixture, and what its filters have dropped.
 type Opened = (StreamedMix, Vec<String>);
