@@ -131,6 +131,10 @@ fn describe_sampling(settings: &GenerateConfig, generation: &mut Value) {
 /// Adds how beams are searched, if they are scored as in `transformers`.
 fn describe_beams(settings: &GenerateConfig, generation: &mut Value) {
     if settings.length_normalization != LengthNormalization::Power {
+        stderr_line!(
+            "note: generate.length_normalization = \"wu\" is not exported, because transformers has none: it scores beams with the power of \
+             the length, so that beams can choose other texts than here"
+        );
         if settings.beam_size > 1 {
             stderr_line!(
                 "note: generate.beam_size = {} is not exported, because transformers has no generate.length_normalization = \"wu\": it \

@@ -138,6 +138,7 @@ fn source(
         notes.push(corpus.report().to_string());
     }
     notes.extend(corpus.note_on_numbers());
+    notes.extend(corpus.note_on_missing());
     notes.extend(corpus.note_on_combinations());
     notes.extend(corpus.report().filter_notes());
     if source.n_cut() > 0 {

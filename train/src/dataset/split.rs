@@ -1,7 +1,8 @@
 //! Validation rows that are taken out of the training rows (`data.split`).
 //!
-//! A hash of each row decides, so that a row stays on its side when rows are added or change their order, and copies of a row are on one
-//! side. The two parts are files next to the token caches, each with a list of where its rows come from.
+//! A hash of what the model reads of each row decides: neither labels nor other fields. So rows that the model reads alike are on one side.
+//! With a fraction, a row stays on its side when rows are added or change their order. With a number, some rows move from validation to
+//! training when rows are added. The two parts are files next to the token caches, each with a list of where its rows come from.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -38,10 +39,12 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
     if config.data.split == 0.0 || config.is_built_in_task() {
         return Ok(None);
     }
-    let stamp = stamp(config)?;
-    let is_done = read_file(&cache_dir.join(STAMP)).is_ok_and(|found| found == stamp.as_bytes());
-    if !is_done {
+    let found = read_file(&cache_dir.join(STAMP)).unwrap_or_default();
+    let by = Deciding::of(&found);
+    let stamp = stamp(config, by)?;
+    if found != stamp.as_bytes() {
         let rows = Rows { remedy: remedy_for_few(config), ..Rows::read(config)? };
+        let rows = if by == Deciding::Records { Rows { read: Vec::new(), ..rows } } else { rows };
         let written = rows.write(config.data.split, cache_dir);
         if written.is_err() && config.data.text.is_chat() && traits_of(config.task).reads == Reads::Text {
             // Rows that no conversation can be made of are the reason.
@@ -52,6 +55,14 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
         replace_file(&cache_dir.join(STAMP), stamp.as_bytes())?;
     }
     Ok(Some(reading(config, cache_dir)))
+}
+
+/// Whether an earlier version has divided the rows of the run in `run_dir` by whole records, where this one goes by what the model reads.
+pub(crate) fn is_split_by_records(config: &Config, run_dir: &Path) -> bool {
+    let cache_dir = config.data.cache_dir.clone().unwrap_or_else(|| run_dir.join("cache"));
+    let found = read_file(&cache_dir.join(STAMP)).unwrap_or_default();
+    let has_records = traits_of(config.task).reads == Reads::Text && !is_plain_text(config);
+    has_records && Deciding::of(&found) == Deciding::Records
 }
 
 impl Config {
@@ -91,8 +102,25 @@ fn is_plain_text(config: &Config) -> bool {
     traits_of(config.task).classes.is_none() && !config.data.text.is_chat()
 }
 
+/// What decides on which side a row is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deciding {
+    /// The whole record, as in earlier versions. A run that one of them began keeps its parts.
+    Records,
+    /// What the model reads of it.
+    Read,
+}
+
+impl Deciding {
+    /// Tells what has decided by the stamp of earlier parts, which is empty without any.
+    fn of(stamp: &[u8]) -> Self {
+        let stamp: serde_json::Value = serde_json::from_slice(stamp).unwrap_or_default();
+        if stamp.is_object() && stamp.get("by").is_none() { Self::Records } else { Self::Read }
+    }
+}
+
 /// Describes the files and how they are read and divided.
-fn stamp(config: &Config) -> Result<String> {
+fn stamp(config: &Config, by: Deciding) -> Result<String> {
     let of_file = |path: PathBuf| -> Result<serde_json::Value> {
         let found = fs::metadata(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
         let modified = found.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -100,7 +128,7 @@ fn stamp(config: &Config) -> Result<String> {
     };
     let files = files(config)?.into_iter().map(of_file).collect::<Result<Vec<_>>>()?;
     let data = &config.data;
-    let stamp = json!({
+    let mut stamp = json!({
         "split": data.split,
         "files": files,
         "corpus": data.corpus,
@@ -109,6 +137,9 @@ fn stamp(config: &Config) -> Result<String> {
         "task": traits_of(config.task).name,
         "has_origins": true,
     });
+    if by == Deciding::Read {
+        stamp["by"] = json!("what the model reads");
+    }
     Ok(stamp.to_string())
 }
 
@@ -131,6 +162,8 @@ fn files(config: &Config) -> Result<Vec<PathBuf>> {
 struct Rows {
     /// Each as a line of JSON.
     lines: Vec<String>,
+    /// What the model reads of each; empty if this is the line.
+    read: Vec<String>,
     origins: Origins,
     /// The labels of each row, if rows have labels.
     labels: Vec<Vec<String>>,
@@ -186,7 +219,10 @@ impl Rows {
                 return Self::labelled(config);
             }
             // What is wrong with a conversation is said when it is read.
-            Reads::Text => return Self::records(config, records_of),
+            Reads::Text => {
+                let rows = Self::records(config, records_of)?;
+                return Ok(rows.with_read(|line| data.text.conversation_in(line)));
+            }
         };
         Ok(Self { lines, origins, bad: (report.bad() > 0).then(|| report.to_string()), ..Self::default() })
     }
@@ -199,7 +235,14 @@ impl Rows {
         let of_row = |row: &String| LabelledCorpus::labels_of(row, task, &data.labels).unwrap_or_default();
         let labels = rows.lines.iter().map(of_row).collect();
         let bad = (corpus.report().bad() > 0).then(|| corpus.report().to_string());
-        Ok(Self { bad, labels, ..rows })
+        let rows = Self { bad, labels, ..rows };
+        Ok(rows.with_read(|line| LabelledCorpus::input_of(line, task, &data.labels)))
+    }
+
+    /// Adds what the model reads of each line. A line that cannot be used decides by itself.
+    fn with_read(self, read: impl Fn(&str) -> Option<String>) -> Self {
+        let of_line = |line: &String| read(line).unwrap_or_else(|| line.clone());
+        Self { read: self.lines.iter().map(of_line).collect(), ..self }
     }
 
     /// Reads the records of the training text.
@@ -220,7 +263,8 @@ impl Rows {
             let bytes = *blake3::hash(row.as_bytes()).as_bytes();
             u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
         };
-        let hashes: Vec<u64> = self.lines.iter().map(hash).collect();
+        let deciding = if self.read.is_empty() { &self.lines } else { &self.read };
+        let hashes: Vec<u64> = deciding.iter().map(hash).collect();
         let limit = match split < 1.0 {
             true => (split * u64::MAX as f64) as u64,
             false => {
@@ -264,8 +308,15 @@ impl Rows {
             1 => "; 1 more stays for training, where its class has no other row".to_owned(),
             n => format!("; {n} more stay for training, where their classes have no other rows"),
         };
+        let by_number = match split < 1.0 {
+            true => String::new(),
+            false => format!(
+                "; when rows are added, some of these become training rows: a fraction keeps each on its side (--set data.split={:.1e})",
+                split / hashes.len() as f64
+            ),
+        };
         let said = format!(
-            "data.split: {} of {} rows are for validation, chosen by a hash of each row{for_classes}",
+            "data.split: {} of {} rows are for validation, chosen by a hash of what the model reads{for_classes}{by_number}",
             valid.len(),
             hashes.len()
         );
@@ -290,96 +341,4 @@ impl Rows {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(i: usize) -> String {
-        json!({"text": format!("row {i}")}).to_string()
-    }
-
-    fn rows_of(lines: &[String]) -> Rows {
-        let mut rows = Rows { lines: lines.to_vec(), ..Rows::default() };
-        (1..=lines.len() as u64).for_each(|line| rows.origins.push(Path::new("rows.jsonl"), line));
-        rows
-    }
-
-    fn records(path: &Path) -> Vec<String> {
-        records_of(path).expect("written").into_iter().map(|(_, record)| record).collect()
-    }
-
-    fn parts(rows: &[String], split: f64) -> [Vec<String>; 2] {
-        let folder = tempfile::tempdir().expect("a folder");
-        rows_of(rows).write(split, folder.path()).expect("two parts");
-        let parts = [TRAIN, VALID].map(|name| folder.path().join(name));
-        parts.each_ref().map(|part| {
-            let origins = kiln_data::files::read_text(&Origins::path_of(part)).expect("written");
-            let rows_with_origins = records(part).len() + 1;
-            assert_eq!(origins.lines().count(), rows_with_origins, "{origins}");
-            records(part)
-        })
-    }
-
-    #[test]
-    fn a_row_stays_on_its_side_when_others_come() {
-        let rows: Vec<String> = (0..1000).map(row).collect();
-        let [train, valid] = parts(&rows, 0.1);
-        assert!((70..130).contains(&valid.len()) && train.len() + valid.len() == 1000, "{}", valid.len());
-        let more: Vec<String> = (0..1500).rev().map(row).collect();
-        let [later, _] = parts(&more, 0.1);
-        let later: HashSet<&String> = later.iter().collect();
-        assert!(train.iter().all(|row| later.contains(row)) && valid.iter().all(|row| !later.contains(row)));
-    }
-
-    #[test]
-    fn each_class_keeps_a_row_for_training() {
-        let lines: Vec<String> = (0..300).map(row).collect();
-        let class = |i: usize| if i < 40 { format!("rare {i}") } else { format!("usual {}", i % 2) };
-        let labels: Vec<Vec<String>> = (0..300).map(|i| vec![class(i)]).collect();
-        let split = |labels: &[Vec<String>], split: f64| {
-            let folder = tempfile::tempdir().expect("a folder");
-            let rows = Rows { labels: labels.to_vec(), ..rows_of(&lines) };
-            let said = rows.write(split, folder.path()).map_err(|error| error.to_string());
-            (said, records_if_there(&folder.path().join(TRAIN)), records_if_there(&folder.path().join(VALID)))
-        };
-        let (said, train, valid) = split(&labels, 0.5);
-        assert!((0..40).all(|i| train.contains(&lines[i])), "each rare class has one row");
-        assert!(said.expect("two parts")[0].contains(" more stay for training"), "{}", valid.len());
-        assert!(valid.len() > 100 && train.len() + valid.len() == 300);
-        let (_, again, _) = split(&labels, 0.5);
-        assert_eq!(train, again);
-
-        // Two tags of a row, and no row that could be for validation.
-        let alone: Vec<Vec<String>> = (0..300).map(|i| vec![format!("tag {i}"), "O".into()]).collect();
-        let error = split(&alone, 0.2).0.expect_err("each row has a tag of its own");
-        assert!(error.contains("each class needs a row for training"), "{error}");
-    }
-
-    fn records_if_there(path: &Path) -> Vec<String> {
-        if path.is_file() { records(path) } else { Vec::new() }
-    }
-
-    #[test]
-    fn rows_of_a_table_are_records() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("labels.csv");
-        fs::write(&path, "text,label\n\"two\nlines\",good\nplain,bad\n").expect("writable");
-        let rows = records(&path);
-        let wanted = [json!({"text": "two\nlines", "label": "good"}), json!({"text": "plain", "label": "bad"})];
-        assert_eq!(rows, wanted.map(|row| row.to_string()));
-    }
-
-    #[test]
-    fn a_number_of_rows_is_kept_and_copies_are_on_one_side() {
-        let rows: Vec<String> = (0..1000).map(row).collect();
-        assert_eq!(parts(&rows, 50.0)[1].len(), 50);
-        let copies: Vec<String> = (0..1000).map(|i| row(i % 50)).collect();
-        let [train, valid] = parts(&copies, 0.2);
-        let train: HashSet<&String> = train.iter().collect();
-        assert!(!valid.is_empty() && valid.iter().all(|row| !train.contains(row)));
-        let folder = tempfile::tempdir().expect("a folder");
-        let all = rows_of(&rows).write(1000.0, folder.path()).expect_err("nothing to train on").to_string();
-        assert!(all.contains("leaves 0 rows for training"), "{all}");
-        let one = rows_of(&[row(0)]).write(0.1, folder.path()).expect_err("one row").to_string();
-        assert!(one.contains("cannot divide one document") && !one.contains("another number"), "{one}");
-    }
-}
+mod tests;

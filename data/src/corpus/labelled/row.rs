@@ -49,7 +49,8 @@ impl LabelledInput {
         }
     }
 
-    pub(super) fn texts(&self) -> Vec<String> {
+    /// Returns its texts: of words, joined by spaces.
+    pub fn texts(&self) -> Vec<String> {
         match self {
             Self::Text { text, pair } => [text].into_iter().chain(pair).cloned().collect(),
             Self::Words(words) => vec![words.join(" ")],
