@@ -61,6 +61,13 @@ pub(super) fn describe(run: &TrainedModel, generation: &mut Value) {
     if settings.no_repeat_ngram_size > 0 {
         generation["no_repeat_ngram_size"] = json!(settings.no_repeat_ngram_size);
     }
+    // Texts of other models are sampled.
+    if matches!(run.vocabulary, Vocabulary::Pairs(_)) && settings.length_normalization != LengthNormalization::Power {
+        stderr_line!(
+            "note: generate.length_normalization = \"wu\" is not exported, because transformers has none: it scores beams with the power of \
+             the length, so that beams can choose other texts than here"
+        );
+    }
     describe_beams(settings, generation);
     if settings.beam_size == 1 {
         describe_sampling(settings, generation);
@@ -131,10 +138,6 @@ fn describe_sampling(settings: &GenerateConfig, generation: &mut Value) {
 /// Adds how beams are searched, if they are scored as in `transformers`.
 fn describe_beams(settings: &GenerateConfig, generation: &mut Value) {
     if settings.length_normalization != LengthNormalization::Power {
-        stderr_line!(
-            "note: generate.length_normalization = \"wu\" is not exported, because transformers has none: it scores beams with the power of \
-             the length, so that beams can choose other texts than here"
-        );
         if settings.beam_size > 1 {
             stderr_line!(
                 "note: generate.beam_size = {} is not exported, because transformers has no generate.length_normalization = \"wu\": it \

@@ -16,7 +16,7 @@ const LINES: usize = 200;
 /// What stands in front of a message, as Rust and Python read it: something with a digit in brackets, or a time, perhaps with a date.
 const TIME: &str = concat!(
     r"(?:\[[^\]]*\d[^\]]*\]\s*|\d.{0,20}?\d[:.]\d{2}.{0,12}?\s[-\u2013]\s+",
-    r"|(?:\d{1,4}[./-]\d{1,2}[./-]\d{1,4}[,T]?\s*)?\d{1,2}[:.]\d{2}(?:[:.]\d{2})?(?:[.,]\d+)?(?:\s*[AaPp]\.?\s?[Mm]\.?)?\s+)",
+    r"|(?:\d{1,4}[./-]\d{1,2}[./-]\d{1,4}[,T]?\s*)?\d{1,2}[:.]\d{2}(?:[:.]\d{2})?(?:[.,]\d+)?(?:\s*[AaPp]\.?\s?[Mm]\.?)?\s+(?:[-\u2013]\s+)?)",
 );
 /// The name of a person and what was said, behind a time. The name may be the number of a telephone.
 const SAID: &str = r"<?([^:<>\[\]]{1,60})(?:>|:)(?:\s+(.*)|$)";

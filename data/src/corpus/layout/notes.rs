@@ -33,6 +33,28 @@ pub fn layout_notes(entries: &[PathBuf], reader: &RowReader<'_>) -> Vec<String> 
 }
 
 impl RowReader<'_> {
+    /// Returns the fields that the model reads or learns.
+    pub(super) fn fields_read(&self) -> Vec<&String> {
+        match self.task {
+            Task::Translation => vec![&self.corpus.source_field, &self.corpus.target_field],
+            Task::Lm | Task::Mlm => vec![&self.text.field],
+            Task::Classification => vec![&self.labels.text_field, &self.labels.pair_field, &self.labels.label_field],
+            Task::Tagging => vec![&self.labels.words_field, &self.labels.tags_field],
+        }
+    }
+
+    /// Leaves fields out that say something of a row and are neither texts nor classes: parts of a data set, and marks of annotators.
+    pub(super) fn without_parts(&self, mut first: FirstRows) -> FirstRows {
+        let mut names = splits::fields_with_parts(&first.rows);
+        // Rows with a status may be rated answers.
+        names.extend(rejected::field_of(&first.rows).filter(|field| field == "answer"));
+        let read = self.fields_read();
+        names.retain(|name| !name.contains('.') && !read.iter().any(|read| read.contains(name.as_str())));
+        first.rows.iter_mut().for_each(|row| row.retain(|field, _| !names.contains(field)));
+        first.order.retain(|field| !names.contains(field));
+        first
+    }
+
     fn notes(&self, file: &Path) -> Vec<String> {
         let Some(format) = FileFormat::by_name(file) else { return Vec::new() };
         let is_text = matches!(self.task, Task::Lm | Task::Mlm);

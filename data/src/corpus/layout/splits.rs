@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::{RowReader, rejected};
 use crate::corpus::fields::words_of;
 use crate::corpus::jq::{self, path_in_jq};
-use crate::corpus::json::{FirstRows, JsonFields, first_rows};
-use crate::corpus::text::Task;
+use crate::corpus::json::{JsonFields, first_rows};
 use crate::formats::{FileFormat, TEST, TRAIN, VALID, Wanted};
 use crate::terminal::shell_path;
 
@@ -153,30 +151,6 @@ fn part_path(file: &Path, part: usize) -> PathBuf {
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stem = name.split('.').next().filter(|stem| !stem.is_empty()).unwrap_or("rows").to_owned();
     format!("{stem}.{}.jsonl", PARTS[part]).into()
-}
-
-impl RowReader<'_> {
-    /// Returns the fields that the model reads or learns.
-    pub(super) fn fields_read(&self) -> Vec<&String> {
-        match self.task {
-            Task::Translation => vec![&self.corpus.source_field, &self.corpus.target_field],
-            Task::Lm | Task::Mlm => vec![&self.text.field],
-            Task::Classification => vec![&self.labels.text_field, &self.labels.pair_field, &self.labels.label_field],
-            Task::Tagging => vec![&self.labels.words_field, &self.labels.tags_field],
-        }
-    }
-
-    /// Leaves fields out that say something of a row and are neither texts nor classes: parts of a data set, and marks of annotators.
-    pub(super) fn without_parts(&self, mut first: FirstRows) -> FirstRows {
-        let mut names = fields_with_parts(&first.rows);
-        // Rows with a status may be rated answers.
-        names.extend(rejected::field_of(&first.rows).filter(|field| field == "answer"));
-        let read = self.fields_read();
-        names.retain(|name| !name.contains('.') && !read.iter().any(|read| read.contains(name.as_str())));
-        first.rows.iter_mut().for_each(|row| row.retain(|field, _| !names.contains(field)));
-        first.order.retain(|field| !names.contains(field));
-        first
-    }
 }
 
 /// Adds to a refusal with a command that makes rows how the file is divided first, if it has rows that are not for training.

@@ -28,8 +28,8 @@ const TMX: &str = concat!(
 const TMX_BY_NAME: &str = r##"import json, sys, xml.etree.ElementTree as tree
 left, languages = 0, LANGUAGES
 name = lambda side: (side.get("{http://www.w3.org/XML/1998/namespace}lang") or side.get("lang") or "").lower()
-for unit in tree.parse(open(0, "rb")).iter("{*}tu"):
-  sides = [(name(side), seg) for side in unit.iter("{*}tuv") for seg in side.iter("{*}seg")]
+for unit in tree.parse(open(0, "rb")).iterfind(".//{*}tu"):
+  sides = [(name(side), seg) for side in unit.iterfind("{*}tuv") for seg in side.iterfind("{*}seg")]
   texts = [next(("".join(seg.itertext()) for found, seg in sides if found == one.lower()), "") for one in languages]
   if all(text.strip() for text in texts): print(json.dumps(dict(zip(("src", "trg"), texts))))
   else: left += 1
