@@ -192,7 +192,7 @@ fn parts_of_a_data_set_are_named_and_divided_for_every_task() {
     assert_eq!(rows(&place, "a.train.jsonl").len(), 150);
     place.write(
         "q.jsonl",
-        lines(210, |n| json!({"question": "q", "options": ["a", format!("b{n}")], "answer": "A", "split": part(n)})),
+        lines(210, |n| json!({"question": format!("ask {n}"), "opa": "a", "opb": format!("b{n}"), "cop": n % 2, "split": part(n)})),
     );
     dry(&place, CHAT, &["data.train=q.jsonl"]).refused(
         3,

@@ -310,10 +310,13 @@ impl Rows {
         };
         let by_number = match split < 1.0 {
             true => String::new(),
-            false => format!(
-                "; when rows are added, some of these become training rows: a fraction keeps each on its side (--set data.split={:.1e})",
-                split / hashes.len() as f64
-            ),
+            false => {
+                let fraction = split / hashes.len() as f64;
+                let fraction = if fraction < 0.001 { format!("{fraction:.1e}") } else { format!("{fraction:.4}") };
+                format!(
+                    "; when rows are added, some of these become training rows: a fraction keeps each on its side (--set data.split={fraction})"
+                )
+            }
         };
         let said = format!(
             "data.split: {} of {} rows are for validation, chosen by a hash of what the model reads{for_classes}{by_number}",

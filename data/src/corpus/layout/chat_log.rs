@@ -71,7 +71,7 @@ fn first_lines(file: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Returns the names of the persons and the form of a message, if many lines have a time and a name, or most have a name.
+/// Returns the names of the persons and the form of a message. `None` unless many lines have a time and a name, or most have a name.
 fn of_chat(lines: &[String]) -> Option<(Vec<String>, String)> {
     let marks = Regex::new(MARKS).ok()?;
     let lines: Vec<_> = lines.iter().map(|line| marks.replace_all(line.trim_end(), "")).collect();

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::RowReader;
 use crate::corpus::jq::{fed, piped};
 use crate::corpus::text::{Task, TextFormat};
-use crate::formats::{LineReader, is_json_lines};
+use crate::formats::LineReader;
 
 /// Lines that show how a file is spelled.
 const LINES: usize = 200;
@@ -49,8 +49,7 @@ impl RowReader<'_> {
                 ("objects over several lines each", piped(file, "jq -c ."), "")
             }
             () if reads_texts && (is_array_of_texts(&lines) || most(&is_text)) => {
-                let is_array = !is_json_lines(file).unwrap_or(true);
-                let program = if is_array { "jq -c '.[] | {text: .}'" } else { "jq -c '{text: .}'" };
+                let program = if is_array_of_texts(&lines) { "jq -c '.[] | {text: .}'" } else { "jq -c '{text: .}'" };
                 let other = self.text.field != "text";
                 let then = if other { " and --set data.text.field=text" } else { "" };
                 ("texts without names", piped(file, program), then)

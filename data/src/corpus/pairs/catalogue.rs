@@ -62,7 +62,7 @@ for block in re.split(r"\n\s*\n", open(0, encoding="utf-8-sig").read()):
 /// Bytes of a catalogue in which languages are looked for.
 const LOOKED_AT: u64 = 8 << 20;
 
-/// Returns the command that makes rows of the catalogue at `path`, and which languages it takes; `None` if its name does not say that it
+/// Returns the command that makes rows of the catalogue at `path`, and which languages it takes. `None` if its name does not say that it
 /// is one.
 pub(super) fn command(path: &Path) -> Option<String> {
     let ending = path.extension()?.to_string_lossy().to_lowercase();
@@ -151,7 +151,10 @@ fn quoted(name: &str) -> String {
     Value::from(name).to_string().replace('\'', "\\u0027")
 }
 
+/// Lists languages with their numbers of texts, the most frequent first.
 fn listed(languages: &[(String, usize)]) -> String {
+    let mut languages = languages.to_vec();
+    languages.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     languages.iter().map(|(name, n)| format!("{name} ({n})")).collect::<Vec<_>>().join(", ")
 }
 
