@@ -220,11 +220,7 @@ fn as_lines(Scores { loss, n_bytes, division, translation, classes, figures, .. 
         text += &format!("{:.4} bits per byte  ({n_bytes} bytes)\n", loss.bits_per_byte(n_bytes));
     }
     if let Some(rewards) = loss.rewards {
-        text += &match (rewards.accuracy, rewards.margin) {
-            // The weights are those that the comparison began with.
-            (0.0, 0.0) => "rewards of both answers still equal\n".to_owned(),
-            (accuracy, margin) => format!("reward accuracy {:.2}%  margin {margin:.4}\n", 100.0 * accuracy),
-        };
+        text += &rewards.in_words();
     }
     if let Some(masked) = loss.masked {
         text += &format!(

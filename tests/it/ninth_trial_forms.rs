@@ -80,6 +80,7 @@ fn translations_of_a_memory_are_picked_by_their_languages() {
     let refused =
         dry(&place, PAIRS, &["data.train=mix.tmx"]).refused(3, &["takes en as the source and de as the target"]);
     assert!(refused.stderr.contains("en (80), de (60), fr (20)"), "{refused:?}");
+
     let Some(said) = followed(&place, &refused.stderr, "python3 -c") else { return };
     assert!(said.contains("lack a text in en or de: 20"), "{said}");
     let found = rows(&place, "rows.jsonl");
@@ -111,6 +112,7 @@ fn logs_keep_the_messages_of_numbers_and_lose_notes_on_media() {
         3 => format!("[12/05/23, 9:09:06\u{202f}PM] ~\u{202f}Zoë: ask again {n}\r\n"),
         _ => "[12/05/23, 9:10:00\u{202f}PM] Ben Müller: \u{200e}Ben Müller hat eine Datei gesendet\r\n".to_owned(),
     };
+
     for log in [(0..100).map(android).collect::<String>(), (0..100).map(ios).collect()] {
         place.write("log.txt", log);
         let refused = dry(&place, CHAT, &["data.train=log.txt"]).refused(3, &["\"Ben Müller\" is the assistant"]);

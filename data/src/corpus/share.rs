@@ -300,6 +300,7 @@ mod tests {
         assert_eq!(whole(&rows, &["code"], ""), None);
         let said = note(&rows, "docstring").expect("most is elsewhere");
         assert!(said.contains("% of the text") && !said.contains("docstring }}\\n{% if docstring"), "{said}");
+
         // The field is the largest one, and others have more together.
         let rows = rows_of(|n| {
             let text = |word: &str, times: usize| format!("{word} {n} {}", "and so on ".repeat(times));

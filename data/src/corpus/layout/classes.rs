@@ -311,6 +311,7 @@ pub(super) fn advice_for_spans(file: &Path, is_array: bool, text: &str, field: &
         return "make words and as many tags of them, such as {\"tokens\": [\"Rome\"], \"tags\": [\"B-place\"]}"
             .to_owned();
     }
+
     let marked = rejected::field_of(&first_rows(file, FileFormat::JSON).rows);
     let (skip, counted, said) = marked.map_or_else(Default::default, |mark| {
         let skip = format!(
@@ -320,6 +321,7 @@ pub(super) fn advice_for_spans(file: &Path, is_array: bool, text: &str, field: &
         let counted = format!("\nprint(\"rows left out by their {mark}:\", left, file=sys.stderr)");
         (skip, counted, format!(", without rows that \"{mark}\" rejects"))
     });
+
     let script = format!(
         "python3 -c 'import json, re, sys\nleft = 0\nfor line in sys.stdin:\n  row = json.loads(line)\n{skip}  \
          words = list(re.finditer(r\"\\w+|[^\\w\\s]\", row[\"{text}\"]))\n  tag = lambda w: next(((\"B-\" if w.start() == a else \

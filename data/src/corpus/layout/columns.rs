@@ -23,6 +23,7 @@ impl RowReader<'_> {
         if rows.is_empty() || field.contains('{') || rows.iter().any(|row| value_at(row, field).is_some()) {
             return Ok(());
         }
+
         let texts = texts_in(&rows, &order);
         let length = |name: &String| rows.iter().filter_map(|row| Some(row.get(name)?.as_str()?.len())).sum::<usize>();
         let Some(longest) = texts.iter().max_by_key(|name| length(name)) else { return Ok(()) };

@@ -86,6 +86,7 @@ impl RowReader<'_> {
             let has_language = words.iter().any(|word| ["lang", "language", "locale"].contains(&word.as_str()));
             has_language && *name != target && (words.len() == 1 || words.iter().any(is_of_target))
         };
+
         let field = rows.first()?.keys().find(is_name)?;
         let mut values: Vec<&str> = rows.iter().filter_map(|row| row.get(field)?.as_str()).collect();
         values.sort_unstable();

@@ -1,12 +1,12 @@
 //! Catalogues of translations, which Kiln does not read: the commands that make rows of them.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use regex::Regex;
 use serde_json::Value;
 
+use crate::files::open_file;
 use crate::terminal::shell_path;
 
 /// Entries of gettext, without those that are marked as fuzzy or that have plurals.
@@ -82,7 +82,7 @@ pub(super) fn command(path: &Path) -> Option<String> {
 /// Returns the beginning of a file; empty if it cannot be read.
 fn beginning(path: &Path) -> String {
     let mut text = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LOOKED_AT).read_to_end(&mut text));
+    let read = open_file(path).and_then(|file| file.take(LOOKED_AT).read_to_end(&mut text));
     if read.is_ok() { String::from_utf8_lossy(&text).into_owned() } else { String::new() }
 }
 

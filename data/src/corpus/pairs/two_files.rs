@@ -60,6 +60,7 @@ fn json_in(path: &Path) -> Option<Json> {
         text.push(b'\n');
         line.clear();
     }
+
     match () {
         () if n > 0 && n == n_json => Some(Json::Lines),
         () if is_one(&text) => Some(Json::Whole),
