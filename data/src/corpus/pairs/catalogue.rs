@@ -31,7 +31,7 @@ name = lambda side: (side.get("{http://www.w3.org/XML/1998/namespace}lang") or s
 for unit in tree.parse(open(0, "rb")).iterfind(".//{*}tu"):
   sides = [(name(side), seg) for side in unit.iterfind("{*}tuv") for seg in side.iterfind("{*}seg")]
   texts = [next(("".join(seg.itertext()) for found, seg in sides if found == one.lower()), "") for one in languages]
-  if all(text.strip() for text in texts): print(json.dumps(dict(zip(("src", "trg"), texts))))
+  if all(one.strip() for one in texts): print(json.dumps(dict(zip(("src", "trg"), texts))))
   else: left += 1
 if left: print("units left out that lack a text in", " or ".join(languages) + ":", left, file=sys.stderr)"##;
 /// Units of XLIFF whose target is a translation: of the `LANGUAGE`, or of any if it is empty.
@@ -45,7 +45,7 @@ for file in tree.parse(open(0, "rb")).iterfind(".//{*}file"):
     state = " ".join(part.get(key, "") for part in (unit, *sides[1:]) if part is not None for key in ("state", "state-qualifier"))
     is_open = any(word.startswith(("needs-", "new", "initial", "fuzzy")) for word in state.split())
     if is_other: other += 1
-    elif is_open or not all(text.strip() for text in texts): left += 1
+    elif is_open or not all(one.strip() for one in texts): left += 1
     else: print(json.dumps(dict(zip(("src", "trg"), texts))))
 if left: print("units left out that are not translated yet, by their text or state:", left, file=sys.stderr)
 if other: print("units left out in other languages:", other, file=sys.stderr)"##;
@@ -57,7 +57,7 @@ for block in re.split(r"\n\s*\n", open(0, encoding="utf-8-sig").read()):
   words, edits = lines[0][2:].split(), [line[2:].split("|||") for line in lines if line.startswith("A ")]
   edits = [(*map(int, edit[0].split()), edit[2]) for edit in edits if edit[1] not in ("noop", "UNK") and edit[-1].strip() == "0"]
   corrected = list(words)
-  for start, end, text in sorted(edits, reverse=True): corrected[start:end] = [] if text == "-NONE-" else text.split()
+  for start, end, right in sorted(edits, reverse=True): corrected[start:end] = [] if right == "-NONE-" else right.split()
   print(json.dumps({"src": " ".join(words), "trg": " ".join(corrected)}))"##;
 /// Bytes of a catalogue in which languages are looked for.
 const LOOKED_AT: u64 = 8 << 20;

@@ -20,9 +20,9 @@ def texts(value, path=()):
     name = [one[key] for key in ("id", "key", "name") if isinstance(one, dict) and isinstance(value, list) and key in one][:1]
     yield from texts(one, (*path, json.dumps(name[0]) if name else key))
 def read(name):
-  text = open(name, encoding="utf-8-sig").read()
-  try: return dict(texts(json.loads(text)))
-  except ValueError: return dict(texts([json.loads(line) for line in text.splitlines() if line.strip()]))
+  whole = open(name, encoding="utf-8-sig").read()
+  try: return dict(texts(json.loads(whole)))
+  except ValueError: return dict(texts([json.loads(line) for line in whole.splitlines() if line.strip()]))
 one, other = map(read, sys.argv[1:])
 both = [key for key in one if key in other and one[key].strip() and other[key].strip()]
 rows = [key for key in both if one[key] != other[key]]
