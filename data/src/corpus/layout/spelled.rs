@@ -45,7 +45,7 @@ impl RowReader<'_> {
             () if most(&|line| line.starts_with("{'") && line.ends_with('}')) => {
                 ("objects as Python writes them", fed(file, PYTHON), "")
             }
-            () if first.starts_with('{') && is_stream(&lines) => {
+            () if first.starts_with('{') && !is_object(first) && is_stream(&lines) => {
                 ("objects over several lines each", piped(file, "jq -c ."), "")
             }
             () if reads_texts && (is_array_of_texts(&lines) || most(&is_text)) => {
