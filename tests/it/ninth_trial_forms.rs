@@ -53,6 +53,9 @@ fn rows(place: &Workplace, file: &str) -> Vec<Value> {
     place.read(file).lines().map(|line| serde_json::from_str(line).expect(line)).collect()
 }
 
+/// A row made of a number, and the options that read it.
+type Case = (fn(usize) -> Value, &'static [&'static str]);
+
 /// The part of a data set that row `n` of 210 belongs to.
 fn part(n: usize) -> &'static str {
     if n < 150 { "train" } else { ["validation", "test"][n % 2] }
@@ -162,8 +165,7 @@ fn parts_of_a_data_set_are_named_and_divided_for_every_task() {
     let tagged = |n: usize| json!({"tokens": ["in", format!("rome{n}")], "tags": ["O", "B-place"], "split": part(n)});
     let document = |n: usize| json!({"text": format!("words {n} of it and more"), "meta": {"subset": part(n)}});
     let chat = |n: usize| json!({"prompt": format!("ask {n}"), "completion": format!("say {n}"), "partition": part(n)});
-    let cases: [(fn(usize) -> Value, &[&str]); 5] =
-        [(pair, PAIRS), (labelled, CLASSES), (tagged, TAGS), (document, LM), (chat, CHAT)];
+    let cases: [Case; 5] = [(pair, PAIRS), (labelled, CLASSES), (tagged, TAGS), (document, LM), (chat, CHAT)];
     for (row, options) in cases {
         let place = Workplace::new();
         place.write("it's.jsonl", lines(210, row));

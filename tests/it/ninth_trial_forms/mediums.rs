@@ -8,15 +8,7 @@ use crate::kiln::Workplace;
 #[test]
 fn rated_answers_without_a_rating_in_some_rows_come_with_the_command() {
     let place = Workplace::new();
-    let rating = |n: usize| {
-        if n % 3 == 0 {
-            json!("up")
-        } else if n % 3 == 1 {
-            json!("down")
-        } else {
-            Value::Null
-        }
-    };
+    let rating = |n: usize| [json!("up"), json!("down"), Value::Null][n % 3].clone();
     let row = |n: usize| json!({"user_input": format!("ask {n} of it"), "bot_response": format!("say {n} of it"), "feedback": rating(n)});
     for begin in 0..3 {
         place.write("a.jsonl", lines(90, |n| row(n + begin)));
