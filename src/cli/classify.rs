@@ -4,10 +4,10 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kiln_data::{LabelledInput, Task};
+use kiln_data::{LabelConfig, LabelledCorpus, LabelledInput, Task};
 use kiln_metrics::logging::print::{results, stderr_line};
-use kiln_train::config::GenerateConfig;
 use kiln_train::config::task::{Classes, traits_of};
+use kiln_train::config::{Config, GenerateConfig};
 use kiln_train::dataset::labelled;
 use kiln_train::generate::{ClassPredictor, Classified};
 use serde_json::{Map, Value, json};
@@ -96,15 +96,23 @@ pub(super) fn run(args: Args) -> Result<()> {
     if !args.texts.is_empty() {
         note_lacking(&tokenizer.lacking_in(&args.texts)?, spells_bytes);
         let inputs: Vec<LabelledInput> = args.texts.iter().map(|text| input(text, args.pair.clone(), task)).collect();
+        note_one_text(&run.config, &inputs, "--pair gives the second one");
         let found = predictor.classify(&inputs)?;
         return shown.write(&mut output, &inputs, &found, args.json || args.texts.len() > 1);
     }
 
     let typed = io::stdin().is_terminal();
     let chunks = Chunks { name: "stdin", size: LINES_PER_CHUNK, typed, spells_bytes };
-    let lacking = |lines: &[String]| tokenizer.lacking_in(lines);
+    let labels = &run.config.data.labels;
+    let lacking = |lines: &[String]| {
+        if !args.jsonl {
+            return tokenizer.lacking_in(lines);
+        }
+        // What is wrong with a row is said when it is read.
+        let rows = lines.iter().filter_map(|line| LabelledInput::from_json(line, task, labels).ok());
+        tokenizer.lacking_in(&rows.flat_map(|row| row.texts()).collect::<Vec<_>>())
+    };
     chunks.for_each(&mut io::stdin().lock(), lacking, |lines, n_done| {
-        let labels = &run.config.data.labels;
         if n_done == 0 && args.jsonl {
             other_input::check_rows(lines, &args.run)?;
         } else if n_done == 0 && !typed {
@@ -118,6 +126,10 @@ pub(super) fn run(args: Args) -> Result<()> {
             false => Ok(input(line, None, task)),
         };
         let inputs = (n_done + 1..).zip(lines).map(parse).collect::<Result<Vec<_>>>()?;
+        if n_done == 0 {
+            let way = format!("--jsonl reads both, such as {}", row_of_two(labels));
+            note_one_text(&run.config, &inputs, &way);
+        }
         let found = predictor.classify(&inputs)?;
         shown.write(&mut output, &inputs, &found, args.json || !typed)
     })?;
@@ -130,6 +142,22 @@ fn input(text: &str, pair: Option<String>, task: Task) -> LabelledInput {
         Some(Classes::OfWords) => LabelledInput::Words(text.split_whitespace().map(str::to_owned).collect()),
         _ => LabelledInput::Text { text: text.to_owned(), pair },
     }
+}
+
+/// Says that a model reads one text in the place of the two that it has learned from, and how it gets both.
+fn note_one_text(config: &Config, inputs: &[LabelledInput], way: &str) {
+    let has_one = |input: &LabelledInput| matches!(input, LabelledInput::Text { pair: None, .. });
+    let has_learned_two = || LabelledCorpus::first_pair(&config.data.train_files(), &config.data.labels).is_some();
+    if !inputs.is_empty() && inputs.iter().all(has_one) && has_learned_two() {
+        stderr_line!("note: the model has learned from two texts, and reads one: {way}");
+    }
+}
+
+/// Returns a row with two texts, as training text has it. Templates have no row.
+fn row_of_two(labels: &LabelConfig) -> Value {
+    let plain = |name: &String, usual: &str| if name.contains(['{', '.']) { usual.to_owned() } else { name.clone() };
+    let names = [plain(&labels.text_field, "text"), plain(&labels.pair_field, "text_pair")];
+    Value::Object(names.into_iter().map(|name| (name, json!("..."))).collect())
 }
 
 /// How predictions are shown.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use clap::Subcommand;
 use kiln_data::files::replace::replace_file;
-use kiln_data::{Lengths, RowReport, Shape, TokenCache};
+use kiln_data::{LabelConfig, LabelledCorpus, Lengths, RowReport, Shape, TokenCache};
 use kiln_lab::diagnose::data_stats::{Batching, DataStats};
 use kiln_lab::report::histogram;
 use kiln_metrics::logging::print::{stderr_line, stdout_line};
@@ -66,6 +66,10 @@ pub(super) fn run(Args { what: What::Stats(args) }: Args) -> Result<()> {
     if traits_of(config.task).classes.is_some() {
         // Labelled rows are in memory. The loader knows their lengths and batches.
         survey.data.notes.iter().for_each(|note| stdout_line!("{note}"));
+        let labels = LabelConfig { filter: config.train_filter()?, ..config.data.labels.clone() };
+        if !config.is_built_in_task() {
+            print_labelled(&LabelledCorpus::read(&config.data.train_files(), config.task, &labels)?);
+        }
         let lengths = survey.data.train.lengths();
         lengths.iter().for_each(print_lengths);
         print_shapes(&survey.data.train.shapes().unwrap_or_default(), &lengths, 1);
@@ -131,6 +135,26 @@ fn print_sources(notes: &[String], sources: Vec<(String, DataStats)>, args: &Sta
 /// Writes a number of rows with its share of all of them.
 fn share(part: u64, of: u64) -> String {
     format!("{} ({:.1} %)", thousands(part as f64), 100.0 * part as f64 / of.max(1) as f64)
+}
+
+/// Prints how many labelled rows are kept, and how many repeat the text of an earlier one.
+fn print_labelled(corpus: &LabelledCorpus) {
+    let (n_repeated, n_other) = corpus.n_repeated();
+    print_rows(corpus.report(), n_repeated);
+    if n_other > 0 {
+        stdout_line!("  repeat an earlier text with another label {}", share(n_other, corpus.report().kept));
+        stdout_line!(
+            "warning: {} with the text of an earlier row have another label: a model cannot learn both, so correct them",
+            counted(n_other, "row")
+        );
+    }
+    if n_repeated as f64 > 0.01 * corpus.report().kept as f64 {
+        stdout_line!(
+            "{:.1} % of the rows repeat an earlier one, so an epoch sees them several times: set data.filter.drop_duplicates = true, unless \
+             that is intended",
+            100.0 * n_repeated as f64 / corpus.report().kept.max(1) as f64
+        );
+    }
 }
 
 /// Prints how many rows are kept.

@@ -220,7 +220,7 @@ fn as_lines(Scores { loss, n_bytes, division, translation, classes, figures, .. 
         text += &format!("{:.4} bits per byte  ({n_bytes} bytes)\n", loss.bits_per_byte(n_bytes));
     }
     if let Some(rewards) = loss.rewards {
-        text += &format!("reward accuracy {:.2}%  margin {:.4}\n", 100.0 * rewards.accuracy, rewards.margin);
+        text += &rewards.in_words();
     }
     if let Some(masked) = loss.masked {
         text += &format!(

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::jq::piped;
+use super::jq::{fed, piped};
 use crate::formats::{LineReader, ending};
 
 /// Lines that show what a file is.
@@ -52,6 +52,8 @@ pub(super) enum PlainForm {
     Pgn,
     /// Mails, one after another.
     Mbox,
+    /// Sentences with corrections: lines with `S` and `A` in front.
+    M2,
 }
 
 /// Tells what a text file is by its first lines. `None` for other text, and for files that cannot be read.
@@ -81,6 +83,7 @@ pub(super) fn form_of(path: &Path) -> Option<PlainForm> {
             .and_then(|line| line.split_once(']'))
             .is_some_and(|(time, _)| is_time(time) && time.contains('.'))
     };
+    let edit = |line: &str| line.starts_with("A ") && line.matches("|||").count() > 3;
     let tag = |line: &str| line.starts_with('[') && line.ends_with("\"]") && line.contains(" \"");
     let residues =
         |line: &str| line.len() > 9 && line.bytes().all(|byte| byte.is_ascii_alphabetic() || b"*-".contains(&byte));
@@ -92,6 +95,7 @@ pub(super) fn form_of(path: &Path) -> Option<PlainForm> {
         () if first.starts_with(['>', ';']) && count(&residues) * 3 > n => PlainForm::Fasta,
         () if first.starts_with('@') && filled.get(2).is_some_and(|line| line.starts_with('+')) => PlainForm::Fastq,
         () if tag(first) && count(&tag) > 2 => PlainForm::Pgn,
+        () if first.starts_with("S ") && count(&edit) > 0 => PlainForm::M2,
         () if first.starts_with("From ") && count(&|line| line.starts_with("Subject: ")) > 0 => PlainForm::Mbox,
         () => return None,
     })
@@ -133,13 +137,22 @@ impl PlainForm {
                 "awk '/^\\[Event / && n++ {print \"\"} NF'",
                 by_blank_lines,
             ),
+            Self::M2 => (
+                "uncorrected sentences and their corrections (M2), which become documents together; as .m2, it is pairs without --task lm",
+                "sed -n 's/^S //p'",
+                "and read it with --set data.text.format=lines, a sentence per line",
+            ),
             Self::Mbox => (
                 "mails, whose paragraphs become documents of their own, headers included",
                 "awk '/^From / && n++ {print \"\"} NF'",
                 by_blank_lines,
             ),
         };
-        let text = if then == is_in_files { "its text" } else { "whole ones" };
+        let text = match self {
+            Self::M2 => "the sentences before their correction",
+            _ if then == is_in_files => "its text",
+            _ => "whole ones",
+        };
         format!("{}: {what}; to learn {text}: {} > plain.txt, {then}", path.display(), piped(path, program))
     }
 
@@ -156,6 +169,21 @@ impl PlainForm {
     }
 }
 
+/// Says how the text of a page with tags is taken out. Its paragraphs are divided by blank lines.
+pub(super) fn text_of_page(page: &Path) -> String {
+    let script = concat!(
+        r#"import html, re; text = open(0, encoding="utf-8").read(); "#,
+        r#"text = re.sub(r"(?is)<(script|style)\b.*?</\1>|<!--.*?-->", " ", text); "#,
+        r#"text = re.sub(r"(?i)</(p|div|h[1-6]|li|tr|text|title|page|doc)>|<br */?>", "\n\n", text); "#,
+        r#"lines = html.unescape(re.sub(r"<[^>]*>", " ", text)).splitlines(); "#,
+        r#"print(re.sub(r"\n{3,}", "\n\n", "\n".join(" ".join(line.split()) for line in lines)).strip())"#,
+    );
+    format!(
+        "tags included; to learn from their text: {} > plain.txt, and read plain.txt in the place of the page",
+        fed(page, &format!("python3 -c '{script}'"))
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -166,7 +194,13 @@ mod tests {
         "1\n00:00:02,000 --> 00:00:03,500\nShe went <i>home</i>.\n\n2\n00:01:02,000 --> 00:01:03,000\nTwo\nlines\n\n";
 
     /// Each file with its form and the plain text that the command of its note makes.
-    const FILES: [(&str, &str, PlainForm, &str); 9] = [
+    const FILES: [(&str, &str, PlainForm, &str); 10] = [
+        (
+            "a.m2",
+            "S He go .\nA 1 2|||R:VERB|||goes|||REQUIRED|||-NONE-|||0\n\nS It is .\nA -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0\n",
+            PlainForm::M2,
+            "He go .\nIt is .\n",
+        ),
         ("a.fastq", "@r1\nACGT\n+\nIIII\n@r2\nTTGA\n+\nIIII\n", PlainForm::Fastq, "ACGT\nTTGA\n"),
         ("a.srt", SRT, PlainForm::Subtitles, "She went home.\nTwo\nlines\n"),
         ("a.txt", SRT, PlainForm::Subtitles, "She went home.\nTwo\nlines\n"),
@@ -227,6 +261,22 @@ mod tests {
             std::fs::write(&file, text).expect("writable");
             assert_eq!(form_of(&file), None, "{text}");
         }
+    }
+
+    #[test]
+    fn the_text_of_a_page_has_no_tags() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let page = folder.path().join("it's.xml");
+        let text = "<page><title>Rome</title><style>p {}</style><text>A &amp; b\n<b>c</b>.</text></page><!-- x -->\n<p>Last</p>\n";
+        std::fs::write(&page, text).expect("writable");
+        let said = text_of_page(&page);
+        let (_, command) = said.split_once("their text: ").expect("a command");
+        let (command, _) = command.split_once(" > plain.txt").expect("a command");
+        let Ok(ran) = Command::new("sh").args(["-c", command]).output() else { return };
+        if ran.status.code() == Some(127) {
+            return;
+        }
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "Rome\n\nA & b\nc .\n\nLast\n", "{ran:?}");
     }
 
     #[test]

@@ -4,6 +4,9 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
+/// Ends what is said of files that are not text.
+pub(crate) const OUT_OF_FOLDER: &str = "move it out of the named folder";
+
 /// The bytes at the start of a file that are looked at.
 const LOOKED_AT: usize = 8 << 10;
 
@@ -63,9 +66,9 @@ fn not_text(start: &[u8]) -> Option<String> {
     let to_save = if format.ends_with("office document") { "save a spreadsheet as CSV in UTF-8, or " } else { "" };
     Some(match ending {
         Some((_, ending)) => format!("looks like {format}, not like text: end its name in {ending}, or leave it out"),
-        None => format!(
-            "looks like {format}, not like text: {to_save}leave it out of the named files, or move it out of the named folder"
-        ),
+        None => {
+            format!("looks like {format}, not like text: {to_save}leave it out of the named files, or {OUT_OF_FOLDER}")
+        }
     })
 }
 

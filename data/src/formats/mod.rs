@@ -42,6 +42,7 @@ use self::needs_arrow as parquet;
 use std::fmt;
 use std::path::Path;
 
+pub(crate) use binary::OUT_OF_FOLDER;
 pub(crate) use compressed::is_plain;
 pub use conll_lines::{WordColumns, is_conll};
 pub(crate) use csv_rows::{CsvRow, CsvRows};

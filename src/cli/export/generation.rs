@@ -61,6 +61,13 @@ pub(super) fn describe(run: &TrainedModel, generation: &mut Value) {
     if settings.no_repeat_ngram_size > 0 {
         generation["no_repeat_ngram_size"] = json!(settings.no_repeat_ngram_size);
     }
+    // Texts of other models are sampled.
+    if matches!(run.vocabulary, Vocabulary::Pairs(_)) && settings.length_normalization != LengthNormalization::Power {
+        stderr_line!(
+            "note: generate.length_normalization = \"wu\" is not exported, because transformers has none: it scores beams with the power of \
+             the length, so that beams can choose other texts than here"
+        );
+    }
     describe_beams(settings, generation);
     if settings.beam_size == 1 {
         describe_sampling(settings, generation);

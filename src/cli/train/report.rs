@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use kiln_data::{Example, TextCorpus};
+use kiln_data::{Example, LabelledCorpus, TextCorpus};
 use kiln_metrics::logging::print::stdout_line;
 use kiln_metrics::logging::wrap::{for_stdout, wrapped};
 use kiln_metrics::units::{counted, duration, thousands};
@@ -91,7 +91,7 @@ pub(super) fn print<M: Model>(
         _ if init.data().is_some() => format!("{} report {}", program(), shell_path(dir)),
         _ if init.is_own() => format!("{} evaluate {}", program(), shell_path(dir)),
         true => chat_command(session.prompt(), system_of(trainer.config()).as_deref(), dir),
-        false => next_command(trainer.config().task, &samples, session.prompt(), dir),
+        false => next_command(trainer.config().task, &samples, session.prompt(), dir) + &second_text(trainer.config()),
     };
     stdout_line!("Next: {next}");
     Ok(())
@@ -172,6 +172,19 @@ fn next_command(task: Task, samples: &[(usize, Example)], prompt: Option<&str>, 
     command.replace("{input}", input)
 }
 
+/// Returns the flag with a second text, for a model that has learned from two. Files that are gone have none.
+fn second_text(config: &Config) -> String {
+    let is_of_texts = config.task == Task::Classification;
+    let pair =
+        is_of_texts.then(|| LabelledCorpus::first_pair(&config.data.train_files(), &config.data.labels)).flatten();
+    pair.map_or(String::new(), |[_, second]| format!(" --pair '{}'", Some(&*second).filter(is_short).unwrap_or("...")))
+}
+
+/// Whether a text stands between quotes in a line.
+fn is_short(text: &&str) -> bool {
+    !text.contains(['\'', '\n']) && text.chars().count() <= MOST_CHARACTERS
+}
+
 /// Returns the instructions in front of most conversations of the training text. Files that are gone have none.
 fn system_of(config: &Config) -> Option<String> {
     TextCorpus::open(&config.data.train_files(), &config.data.text).ok()?.first_system().ok()?
@@ -179,7 +192,6 @@ fn system_of(config: &Config) -> Option<String> {
 
 /// Returns the command that talks with a model that learned conversations, behind the instructions that it has learned them with.
 fn chat_command(question: Option<&str>, system: Option<&str>, dir: &Path) -> String {
-    let is_short = |text: &&str| !text.contains(['\'', '\n']) && text.chars().count() <= MOST_CHARACTERS;
     let question = question.filter(is_short).unwrap_or("...");
     let system = system.map(|text| format!(" --system '{}'", Some(text).filter(is_short).unwrap_or("...")));
     format!("echo '{question}' | {} chat {}{}", program(), shell_path(dir), system.unwrap_or_default())

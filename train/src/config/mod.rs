@@ -101,7 +101,8 @@ pub struct DataConfig {
     pub train: Vec<PathBuf>,
     /// Validation text. Empty: none (the built-in task brings its own).
     pub valid: Vec<PathBuf>,
-    /// Rows of `train` that become validation text, if `valid` is empty: their number, or a fraction below 1. 0: none.
+    /// Rows of `train` that become validation text, if `valid` is empty: their number, or a fraction below 1. A hash of what the model reads
+    /// chooses them. With a fraction, a row stays on its side when others are added. 0: none.
     pub split: f64,
     /// Folder of the token caches. Unset: `cache/` in the run folder.
     pub cache_dir: Option<PathBuf>,

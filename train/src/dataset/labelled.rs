@@ -110,7 +110,7 @@ fn in_shards(
     watched.ensure_unchanged()?;
     let (mut of_rows, of_tokens) = (report.clone(), report);
     (of_rows.unknown, of_rows.spelled, of_rows.read_special) = (Unknown::default(), 0, 0);
-    let notes = notes_on_rows(&of_rows, &of_tokens, &classes, config.task, shape);
+    let notes = notes_on_rows(&of_rows, &of_tokens, &classes, config, shape);
     Ok(Rows { source, tokenizer, classes, corpus: None, notes })
 }
 
@@ -120,7 +120,7 @@ fn notes_on_rows(
     report: &RowReport,
     tokens: &RowReport,
     classes: &Classes,
-    task: Task,
+    config: &Config,
     shape: LabelledShape,
 ) -> Vec<String> {
     let bad = (report.bad() > 0).then(|| report.to_string());
@@ -134,7 +134,8 @@ fn notes_on_rows(
     });
     let spelled = spelled_tokens(tokens.spelled + tokens.read_special, shape.splits_special_tokens, "data.text");
     let unknown = (tokens.unknown.tokens > 0).then(|| tokens.unknown.to_string());
-    let of_labels = [classes.note_on_numbers(), classes.note_on_combinations(task)].into_iter().flatten();
+    let missing = classes.note_on_missing(config.task, &config.data.train, &config.data.labels.label_field);
+    let of_labels = [classes.note_on_numbers(), missing, classes.note_on_combinations(config.task)].into_iter().flatten();
     let of_texts = [cut, spelled, unknown].into_iter().flatten();
     bad.into_iter().chain(of_labels).chain(report.filter_notes()).chain(of_texts).collect()
 }
@@ -231,7 +232,7 @@ fn source(
     let mut of_tokens = RowReport::default();
     (of_tokens.cut, of_tokens.spelled) = (source.n_cut(), source.n_spelled());
     of_tokens.unknown = source.unknown().clone();
-    let notes = notes_on_rows(corpus.report(), &of_tokens, &corpus.classes(), config.task, shape);
+    let notes = notes_on_rows(corpus.report(), &of_tokens, &corpus.classes(), config, shape);
     Ok((Arc::new(source), notes))
 }
 

@@ -43,6 +43,7 @@ use kiln_metrics::logging::METRICS_FILE;
 
 pub use copied_split::copy_split;
 pub use own::OwnData;
+pub(crate) use split::is_split_by_records;
 pub use text::text_config;
 pub use trained_tokenizer::{SoundTokenizer, verify_tokenizer};
 pub use vocabulary::Vocabulary;

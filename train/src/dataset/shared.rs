@@ -20,6 +20,10 @@ const MOST_TOKENS: u64 = 1 << 28;
 /// What to do about validation rows that the model learns.
 const REMEDY: &str = "name other text for data.valid, or let data.split take some";
 
+/// The same for rows that `data.split` has set aside.
+const REMEDY_OF_SPLIT: &str = "they differ only in what the vocabulary does not read, such as capitals or spaces, or a split of an earlier \
+                               version is kept: write them alike in data.train, or leave one of them out, and begin a new run";
+
 /// Says if validation text is training text, too: by its files, or by the rows in the token caches.
 ///
 /// # Errors
@@ -68,8 +72,8 @@ fn of_rows(found: SharedRows, is_split: bool) -> Option<String> {
 }
 
 fn warning(what: &str, is_split: bool) -> String {
-    // Copies of a row are on one side of a split, so these differ in something that the model does not read.
-    let remedy = if is_split { "remove the repeated ones from data.train" } else { REMEDY };
+    // Rows that are read alike are on one side of a split, so the vocabulary takes different texts for one.
+    let remedy = if is_split { REMEDY_OF_SPLIT } else { REMEDY };
     format!("warning: {what} in the training text: {remedy}")
 }
 

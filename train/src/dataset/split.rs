@@ -1,8 +1,9 @@
 //! Validation rows that are taken out of the training rows (`data.split`).
 //!
-//! A hash of each row decides, so that a row stays on its side when rows are added or change their order, and copies of a row are on one
-//! side. The two parts are files next to the token caches, each with a list of where its rows come from. With `data.cache_limit`, the
-//! text is not copied: the rows for validation are a file, and training passes over them ([`in_place`]).
+//! A hash of what the model reads of each row decides: neither labels nor other fields. So rows that the model reads alike are on one side.
+//! With a fraction, a row stays on its side when rows are added or change their order. With a number, some rows move from validation to
+//! training when rows are added. The two parts are files next to the token caches, each with a list of where its rows come from. With
+//! `data.cache_limit`, the text is not copied: the rows for validation are a file, and training passes over them ([`in_place`]).
 
 mod in_place;
 
@@ -42,10 +43,10 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
     if config.data.split == 0.0 || config.is_built_in_task() {
         return Ok(None);
     }
-    let stamp = stamp(config)?;
-    let is_done = read_file(&cache_dir.join(STAMP)).is_ok_and(|found| found == stamp.as_bytes());
+    let found = read_file(&cache_dir.join(STAMP)).unwrap_or_default();
     if config.data.cache_limit.is_some() {
-        let known = if is_done { in_place::read(cache_dir) } else { None };
+        let stamp = stamp(config, Deciding::Read)?;
+        let known = if found == stamp.as_bytes() { in_place::read(cache_dir) } else { None };
         let held_out = match known {
             Some(held_out) => held_out,
             None => {
@@ -60,8 +61,11 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
         return Ok(Some(config));
     }
 
-    if !is_done {
+    let by = Deciding::of(&found);
+    let stamp = stamp(config, by)?;
+    if found != stamp.as_bytes() {
         let rows = Rows { remedy: remedy_for_few(config), ..Rows::read(config)? };
+        let rows = if by == Deciding::Records { Rows { read: Vec::new(), ..rows } } else { rows };
         let written = rows.write(config.data.split, cache_dir);
         if written.is_err() && config.data.text.is_chat() && traits_of(config.task).reads == Reads::Text {
             // Rows that no conversation can be made of are the reason.
@@ -72,6 +76,14 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
         replace_file(&cache_dir.join(STAMP), stamp.as_bytes())?;
     }
     Ok(Some(reading(config, cache_dir)))
+}
+
+/// Whether an earlier version has divided the rows of the run in `run_dir` by whole records, where this one goes by what the model reads.
+pub(crate) fn is_split_by_records(config: &Config, run_dir: &Path) -> bool {
+    let cache_dir = config.data.cache_dir.clone().unwrap_or_else(|| run_dir.join("cache"));
+    let found = read_file(&cache_dir.join(STAMP)).unwrap_or_default();
+    let has_records = traits_of(config.task).reads == Reads::Text && !is_plain_text(config);
+    has_records && Deciding::of(&found) == Deciding::Records
 }
 
 impl Config {
@@ -121,8 +133,35 @@ fn is_plain_text(config: &Config) -> bool {
     traits_of(config.task).classes.is_none() && !config.data.text.is_chat()
 }
 
+/// What decides on which side a row is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deciding {
+    /// The whole record, as in earlier versions. A run that one of them began keeps its parts.
+    Records,
+    /// What the model reads of it.
+    Read,
+}
+
+impl Deciding {
+    /// Tells what has decided by the stamp of earlier parts, which is empty without any.
+    fn of(stamp: &[u8]) -> Self {
+        let stamp: serde_json::Value = serde_json::from_slice(stamp).unwrap_or_default();
+        if stamp.is_object() && stamp.get("by").is_none() { Self::Records } else { Self::Read }
+    }
+}
+
+/// Returns what the model reads of `line`, a row as a line of JSON. `None` if it is the line, or if the row cannot be used.
+fn read_of(config: &Config, line: &str) -> Option<String> {
+    let data = &config.data;
+    match traits_of(config.task) {
+        row if row.reads == Reads::Pairs => None,
+        row if row.classes.is_some() => LabelledCorpus::input_of(line, config.task, &data.labels),
+        _ => data.text.conversation_in(line),
+    }
+}
+
 /// Describes the files and how they are read and divided.
-fn stamp(config: &Config) -> Result<String> {
+fn stamp(config: &Config, by: Deciding) -> Result<String> {
     let of_file = |path: PathBuf| -> Result<serde_json::Value> {
         let found = fs::metadata(&path).with_context(|| format!("{}: cannot be read", path.display()))?;
         let modified = found.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -130,7 +169,7 @@ fn stamp(config: &Config) -> Result<String> {
     };
     let files = files(config)?.into_iter().map(of_file).collect::<Result<Vec<_>>>()?;
     let data = &config.data;
-    let stamp = json!({
+    let mut stamp = json!({
         "split": data.split,
         "files": files,
         "corpus": data.corpus,
@@ -139,9 +178,11 @@ fn stamp(config: &Config) -> Result<String> {
         "task": traits_of(config.task).name,
         "has_origins": true,
     });
-    let mut stamp = stamp;
     if data.cache_limit.is_some() {
         stamp["in_place"] = true.into();
+    }
+    if by == Deciding::Read {
+        stamp["by"] = json!("what the model reads");
     }
     Ok(stamp.to_string())
 }
@@ -165,6 +206,8 @@ fn files(config: &Config) -> Result<Vec<PathBuf>> {
 struct Rows {
     /// Each as a line of JSON.
     lines: Vec<String>,
+    /// What the model reads of each; empty if this is the line.
+    read: Vec<String>,
     origins: Origins,
     /// The labels of each row, if rows have labels.
     labels: Vec<Vec<String>>,
@@ -221,8 +264,19 @@ fn said(split: f64, [n_train, n_valid]: [usize; 2], n_kept: usize) -> Vec<String
         n => format!("; {n} more stay for training, where their classes have no other rows"),
     };
     let n = n_train + n_valid;
-    let said =
-        format!("data.split: {n_valid} of {n} rows are for validation, chosen by a hash of each row{for_classes}");
+    let by_number = match split < 1.0 {
+        true => String::new(),
+        false => {
+            let fraction = split / n as f64;
+            let fraction = if fraction < 0.001 { format!("{fraction:.1e}") } else { format!("{fraction:.4}") };
+            format!(
+                "; when rows are added, some of these become training rows: a fraction keeps each on its side (--set data.split={fraction})"
+            )
+        }
+    };
+    let said = format!(
+        "data.split: {n_valid} of {n} rows are for validation, chosen by a hash of what the model reads{for_classes}{by_number}"
+    );
     [said].into_iter().chain(few_to_train(split, [n_train, n_valid])).collect()
 }
 
@@ -259,7 +313,10 @@ impl Rows {
                 return Self::labelled(config);
             }
             // What is wrong with a conversation is said when it is read.
-            Reads::Text => return Self::records(config, records_of),
+            Reads::Text => {
+                let rows = Self::records(config, records_of)?;
+                return Ok(rows.with_read(|line| read_of(config, line)));
+            }
         };
         Ok(Self { lines, origins, bad: (report.bad() > 0).then(|| report.to_string()), ..Self::default() })
     }
@@ -272,7 +329,14 @@ impl Rows {
         let of_row = |row: &String| LabelledCorpus::labels_of(row, task, &data.labels).unwrap_or_default();
         let labels = rows.lines.iter().map(of_row).collect();
         let bad = (corpus.report().bad() > 0).then(|| corpus.report().to_string());
-        Ok(Self { bad, labels, ..rows })
+        let rows = Self { bad, labels, ..rows };
+        Ok(rows.with_read(|line| read_of(config, line)))
+    }
+
+    /// Adds what the model reads of each line. A line that cannot be used decides by itself.
+    fn with_read(self, read: impl Fn(&str) -> Option<String>) -> Self {
+        let of_line = |line: &String| read(line).unwrap_or_else(|| line.clone());
+        Self { read: self.lines.iter().map(of_line).collect(), ..self }
     }
 
     /// Reads the records of the training text.
@@ -289,7 +353,8 @@ impl Rows {
 
     /// Writes the two parts. Returns sentences about them.
     fn write(&self, split: f64, cache_dir: &Path) -> Result<Vec<String>> {
-        let hashes: Vec<u64> = self.lines.iter().map(|row| HeldOut::hash(row)).collect();
+        let deciding = if self.read.is_empty() { &self.lines } else { &self.read };
+        let hashes: Vec<u64> = deciding.iter().map(|row| HeldOut::hash(row)).collect();
         let limit = match split < 1.0 {
             true => limit_of(split),
             false => {

@@ -43,6 +43,16 @@ pub struct Rewards {
     pub margin: f64,
 }
 
+impl Rewards {
+    /// Returns a line about them. With the weights that the comparison began with, both answers have the same.
+    pub fn in_words(&self) -> String {
+        match (self.accuracy, self.margin) {
+            (0.0, 0.0) => "rewards of both answers still equal\n".to_owned(),
+            (accuracy, margin) => format!("reward accuracy {:.2}%  margin {margin:.4}\n", 100.0 * accuracy),
+        }
+    }
+}
+
 impl ValidationLoss {
     /// Returns the negative log-likelihood of a text of `n_bytes` in bits per byte. Unlike perplexity, it does not depend on the
     /// vocabulary.

@@ -24,7 +24,7 @@ use crate::config::task::TASKS;
 use crate::config::{Config, LostReplicas, Task};
 use crate::dataset::labelled::take_classes;
 use crate::dataset::mix::ALL_SOURCES_ALIKE;
-use crate::dataset::{RunData, check_rows};
+use crate::dataset::{RunData, check_rows, is_split_by_records};
 
 /// A run that holds its lock and has its data: ready to [`start`](Self::start).
 pub struct Prepared {
@@ -213,9 +213,12 @@ impl Run {
     /// Warns if `data.split` sets rows aside that the weights to start from were trained on. A smaller part of the same rows is safe, since
     /// hashes decide.
     fn trained_validation(&self) -> Option<String> {
-        let (before, now) = (&self.options.from.as_ref()?.config.data, &self.config.data);
+        let from = self.options.from.as_ref()?;
+        let (before, now) = (&from.config.data, &self.config.data);
+        let run = from.path.parent().and_then(Path::parent);
         let shares = before.train.iter().any(|file| now.train.contains(file));
-        let is_part = now.split <= before.split && (now.split < 1.0) == (before.split < 1.0);
+        let is_alike = !run.is_some_and(|run| is_split_by_records(&from.config, run));
+        let is_part = is_alike && now.split <= before.split && (now.split < 1.0) == (before.split < 1.0);
         let warns = shares && now.split > 0.0 && !is_part;
         warns.then(|| {
             format!(

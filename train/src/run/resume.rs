@@ -52,7 +52,9 @@ pub(super) fn resume_or_begin(
     let saved = resume.snapshot.file(RUN_CONFIG_FILE).map(String::from_utf8_lossy);
     let saved = saved.and_then(|text| Config::from_toml(&text).ok());
     if done > wanted {
-        let longer = 2 * saved.map_or(done, |saved| saved.train.steps.max(done));
+        // A run that was stopped goes on to its own number of steps.
+        let planned = saved.map_or(done, |saved| saved.train.steps.max(done));
+        let longer = if planned > done { planned } else { 2 * done };
         bail!(RunError::TrainedFurther { dir: run.dir.clone(), done, wanted, longer });
     }
     run.note(&format!("resuming from {}, {} of {wanted} steps left", resume.path.display(), wanted - done));

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use kiln_data::BatchSource;
 use kiln_metrics::units::{duration, thousands};
+use kiln_model::TransformerConfig;
 use kiln_model::flops::n_params;
 
 use crate::config::Config;
@@ -100,11 +101,12 @@ pub(crate) fn time_ahead(
 /// Returns the task's smallest preset for text of one's own, if it is smaller than the model.
 fn smaller_preset(config: &Config) -> Option<String> {
     let (_, smallest) = traits_of(config.task).on_cpu.first()?;
-    let size = |config: &Config| {
-        let model = &config.model;
-        n_params(&model.clone().with_vocab_size(1)).total()
+    // The text may have set the number of positions.
+    let size = |of: &Config| {
+        let model = TransformerConfig { max_positions: config.model.max_positions, ..of.model.clone() };
+        n_params(&model.with_vocab_size(1)).total()
     };
-    (size(&smallest.config()) < size(config)).then(|| smallest.to_string())
+    (10 * size(&smallest.config()) < 9 * size(config)).then(|| smallest.to_string())
 }
 
 #[cfg(test)]

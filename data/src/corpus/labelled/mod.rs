@@ -2,6 +2,7 @@
 
 mod config;
 mod folders;
+mod missing;
 mod other_field;
 mod other_forms;
 mod records;
@@ -14,13 +15,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use config::LabelConfig;
-use row::{Label, read_row};
+use row::{Label, read_of, read_row};
 pub use row::{Labelled, LabelledInput};
 pub(crate) use stream::LabelledRecord;
 pub use stream::{Classes, LabelledText};
 
 use super::filter::{RowFilter, repeated, row_hash};
-use super::json::JsonFields;
+use super::json::{JsonFields, first_rows};
 use super::merged;
 use super::origins;
 use super::pairs::flag;
@@ -51,6 +52,25 @@ impl LabelledCorpus {
     pub fn labels_of(line: &str, task: Task, config: &LabelConfig) -> Option<Vec<String>> {
         let row = read_row(line.as_bytes(), task, config).ok()?;
         Some(row.labels().iter().map(|label| label.name().to_owned()).collect())
+    }
+
+    /// Returns what the model reads of `line`, a JSON object, without its labels. `None` if it is not a row that can be used.
+    pub fn input_of(line: &str, task: Task, config: &LabelConfig) -> Option<String> {
+        let row = read_row(line.as_bytes(), task, config).ok()?;
+        Some(read_of(&row))
+    }
+
+    /// Returns the two texts of one of the first rows of `files`; `None` if they have one text each, or cannot be read.
+    pub fn first_pair(files: &[PathBuf], config: &LabelConfig) -> Option<[String; 2]> {
+        let files = find_files(files, Split::Train, false).ok()?;
+        let path = files.first().filter(|path| path.is_file())?;
+        let rows = first_rows(path, FileFormat::by_name(path).unwrap_or(FileFormat::JSON)).rows;
+        let lines = rows.into_iter().map(|row| serde_json::Value::Object(row).to_string());
+        let mut inputs = lines.filter_map(|line| LabelledInput::from_json(&line, Task::Classification, config).ok());
+        inputs.find_map(|input| match input {
+            LabelledInput::Text { text, pair: Some(pair) } if !pair.trim().is_empty() => Some([text, pair]),
+            _ => None,
+        })
     }
 
     /// Reads all rows of files for [`Task::Classification`] or [`Task::Tagging`]. The ending of a file's name tells its format; without a
@@ -121,6 +141,21 @@ impl LabelledCorpus {
         let hash = |row: &Labelled| row_hash(row.input.texts().iter().map(String::as_str));
         let others: HashSet<u128> = other.rows.iter().map(hash).collect();
         self.rows.iter().filter(|row| others.contains(&hash(row))).count() as u64
+    }
+
+    /// Counts the rows that repeat an earlier one, and those that repeat its text with another label.
+    pub fn n_repeated(&self) -> (u64, u64) {
+        let mut seen: HashMap<u128, HashSet<&[u32]>> = HashMap::new();
+        let (mut n_repeated, mut n_other) = (0, 0);
+        for row in &self.rows {
+            let labels = seen.entry(row_hash(row.input.texts().iter().map(String::as_str))).or_default();
+            let is_first = labels.is_empty();
+            match labels.insert(&row.labels) {
+                false => n_repeated += 1,
+                true => n_other += u64::from(!is_first),
+            }
+        }
+        (n_repeated, n_other)
     }
 
     /// Counts of kept and bad rows.

@@ -49,7 +49,8 @@ impl LabelledInput {
         }
     }
 
-    pub(super) fn texts(&self) -> Vec<String> {
+    /// Returns its texts: of words, joined by spaces.
+    pub fn texts(&self) -> Vec<String> {
         match self {
             Self::Text { text, pair } => [text].into_iter().chain(pair).cloned().collect(),
             Self::Words(words) => vec![words.join(" ")],
@@ -118,6 +119,11 @@ impl Unresolved {
         self.labels.iter_mut().for_each(|label| label.number = label.name.parse().ok());
         self
     }
+
+/// Returns what a model reads of a row: its texts, as JSON.
+pub(super) fn read_of(row: &Unresolved) -> String {
+    serde_json::json!(row.texts()).to_string()
+}
 
     pub(super) fn with_ids(self, id_of: impl Fn(&Label) -> Result<u32, RowProblem>) -> Result<Labelled, RowProblem> {
         let labels = self.labels.iter().map(id_of).collect::<Result<_, _>>()?;

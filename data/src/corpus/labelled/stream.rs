@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::records::record_of;
-use super::row::{Label, Labelled, Unresolved, read_row};
+use super::row::{Label, Labelled, Unresolved, read_of, read_row};
 use super::several::Several;
 use super::{
     LabelConfig, MOST_CLASSES, are_words, check, folders, id_by_name, id_of, names_of, other_forms, other_spelling,
@@ -166,8 +166,7 @@ impl LabelledText {
             let read = |json: &[u8]| {
                 let row = read_row(json, self.task, &self.config)?;
                 if let Some(filter) = &self.config.filter {
-                    let record = || record_of(json, format, self.task, &self.config).unwrap_or_default();
-                    filter.check_record(record)?;
+                    filter.check_record(|| read_of(&row))?;
                     filter.check_text(&row.texts().join("\n"))?;
                 }
                 Ok(LabelledRecord { row: with_numbers(row, format) })

@@ -9,6 +9,7 @@ use super::recognize::{is_name_of_someone, texts_in};
 use super::{Layout, RowReader};
 use crate::corpus::fields::words_of;
 use crate::corpus::roles::{Role, is_of};
+use crate::corpus::share::listed;
 use crate::corpus::text::{Conversation, Rating, Task, TextFormat};
 use crate::error::{Error, Result};
 
@@ -42,6 +43,9 @@ impl RowReader<'_> {
         };
 
         let field = |[question, answer]: &[String; 2]| format!("{question},{answer}");
+        if pair.as_ref().is_some_and(|pair| are_rated(rows, pair, &field(pair))) {
+            return Ok(Layout::Rated);
+        }
         let is_read = |pair: &[String; 2]| {
             let is_row =
                 |row: &Map<String, Value>| Conversation::of(row, &field(pair)).is_ok() && Rating::of(row).is_none();
@@ -53,13 +57,23 @@ impl RowReader<'_> {
         if !is_chat || texts.len() < 3 {
             return Ok(layout);
         }
-        let names = texts.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+        let names = listed(&texts.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>());
         Err(Error::BadRows(format!(
             "{}: its rows have texts in {names}, and their names do not say which one is the answer: name two of them with --set \
              data.text.field=QUESTION,ANSWER, or write rows with a prompt of several texts and its completion",
             file.display()
         )))
     }
+}
+
+/// Whether some rows rate the answer of a pair, in a field other than both. Others may have no rating.
+fn are_rated(rows: &[Map<String, Value>], pair: &[String; 2], field: &str) -> bool {
+    let is_rated = |row: &Map<String, Value>| {
+        let mut rest = row.clone();
+        rest.retain(|name, _| !pair.contains(name));
+        Rating::of(&rest).is_some() && Conversation::of(row, field).is_ok()
+    };
+    !is_name_of_someone(rows, &pair[1]) && rows.iter().any(is_rated)
 }
 
 /// Returns a question and its answer among texts: of two both, and of more those that are called so.

@@ -6,6 +6,7 @@ use super::recognize::texts_in;
 use super::{Layout, RowReader};
 use crate::corpus::fields::{names_behind, with_text_behind};
 use crate::corpus::pairs::flag;
+use crate::corpus::share::listed;
 use crate::corpus::text::{Task, is_system};
 
 impl RowReader<'_> {
@@ -46,7 +47,7 @@ pub(super) fn unclear(rows: &[Map<String, Value>], order: &[String]) -> String {
     if texts.len() < 2 {
         return String::new();
     }
-    let names = texts.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    let names = listed(&texts.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>());
     format!(
         "\nits texts are in {names}; to learn to write one of them from another: --set data.corpus.source_field=NAME --set \
          data.corpus.target_field=NAME"
@@ -58,5 +59,5 @@ pub(super) fn others(rows: &[Map<String, Value>], order: &[String], read: [&Stri
     let is_read =
         |name: &String| read.contains(&name) || names_behind(read[0]).contains(&name.as_str()) || is_system(name);
     let texts: Vec<String> = texts_in(rows, order).into_iter().filter(|name| !is_read(name)).collect();
-    if texts.is_empty() { String::new() } else { format!("\nthat leaves out the texts in {}", texts.join(", ")) }
+    if texts.is_empty() { String::new() } else { format!("\nthat leaves out the texts in {}", listed(&texts)) }
 }

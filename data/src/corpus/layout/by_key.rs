@@ -12,6 +12,8 @@ use crate::terminal::shell_path;
 
 /// Fewer texts may be the fields of a row.
 const FEWEST: usize = 5;
+/// So many texts in objects inside of one are not a row, either.
+const MANY: usize = 50;
 /// The part of an object's values that are texts, at least.
 const MOSTLY: f64 = 0.8;
 
@@ -39,7 +41,7 @@ pub(super) fn texts_in(file: &Path, format: FileFormat, rows: &[Map<String, Valu
     let n_names = object.keys().filter(is_name).count();
 
     // A row in one line has few fields, and a text in its keys is not a name.
-    let is_file = n_lines > 1 || (n >= 4 * FEWEST && is_flat);
+    let is_file = n_lines > 1 || n >= 4 * FEWEST && (is_flat || n >= MANY);
     let is_found = is_file && !has_list && n >= FEWEST && n as f64 >= MOSTLY * n_values as f64;
     let are_named = !is_flat || 2 * n_names > object.len();
     is_found.then_some(TextsByKey { n, are_named, is_pure: n == n_values })

@@ -13,9 +13,22 @@ use crate::formats::{FileFormat, LineReader};
 
 /// Lines that show what a file is.
 const LINES: usize = 200;
-/// A time, the name of a person and what was said, as Rust and Python read it.
-const MESSAGE: &str =
-    r"(?:\[[^\]]*\] *|[0-9][0-9:.,/\s-]*(?:[AaPp]\.?[Mm]\.?)?\s*(?:- *)?)?<?([^\W\d_][^:<>\[\]]{0,29})(?:>|:) +(.*)";
+/// What stands in front of a message, as Rust and Python read it: something with a digit in brackets, or a time, perhaps with a date.
+const TIME: &str = concat!(
+    r"(?:\[[^\]]*\d[^\]]*\]\s*|\d.{0,20}?\d[:.]\d{2}.{0,12}?\s[-\u2013]\s+",
+    r"|(?:\d{1,4}[./-]\d{1,2}[./-]\d{1,4}[,T]?\s*)?\d{1,2}[:.]\d{2}(?:[:.]\d{2})?(?:[.,]\d+)?(?:\s*[AaPp]\.?\s?[Mm]\.?)?\s+(?:[-\u2013]\s+)?)",
+);
+/// The name of a person and what was said, behind a time. The name may be the number of a telephone.
+const SAID: &str = r"<?([^:<>\[\]]{1,60})(?:>|:)(?:\s+(.*)|$)";
+/// The same without a time, where the name has a letter first.
+const PLAIN: &str = r"<?([^\W\d_][^:<>\[\]]{0,29})(?:>|:) +(.*)";
+/// Marks of the direction of writing, and of the order of bytes. Logs have them around names, numbers and notes.
+const MARKS: &str = r"[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]";
+/// Messages that the program wrote in the place of a picture, a call or a message that was deleted.
+const NOTE: &str = concat!(
+    r"(?i)(?:<[^<>]*>|\S+\.\w{2,4} \([^()]*\)|(?:image|video|audio|sticker|gif|document|media|contact card|voice message) omitted",
+    r"|(?:this message was|you) deleted(?: this message)?\.?|missed (?:group )?(?:voice|video) call.*|null)$",
+);
 
 impl RowReader<'_> {
     /// Refuses a text file where this reader wants rows with conversations.
@@ -32,8 +45,8 @@ impl RowReader<'_> {
         }
 
         let rows_are = match of_chat(&lines) {
-            Some(names) => {
-                let command = fed(file, &script(&names[1]));
+            Some((names, message)) => {
+                let command = fed(file, &script(&names[1], &message));
                 format!(
                     "its lines are messages of persons, and rows with conversations are wanted\n{}: {command} > rows.jsonl\nand train on \
                      rows.jsonl",
@@ -58,24 +71,43 @@ fn first_lines(file: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Returns the names of the persons if most lines are messages.
-fn of_chat(lines: &[String]) -> Option<Vec<String>> {
-    let message = Regex::new(&format!("^{MESSAGE}")).ok()?;
-    let filled: Vec<&String> = lines.iter().filter(|line| !line.trim().is_empty()).collect();
-    let names: Vec<&str> =
-        filled.iter().filter_map(|line| Some(message.captures(line)?.get(1)?.as_str().trim())).collect();
-    (2 * names.len() > filled.len()).then(|| names_of(names.into_iter())).flatten()
+/// Returns the names of the persons and the form of a message. `None` unless many lines have a time and a name, or most have a name.
+fn of_chat(lines: &[String]) -> Option<(Vec<String>, String)> {
+    let marks = Regex::new(MARKS).ok()?;
+    let lines: Vec<_> = lines.iter().map(|line| marks.replace_all(line.trim_end(), "")).collect();
+    let filled: Vec<&str> = lines.iter().map(|line| line.trim_start()).filter(|line| !line.is_empty()).collect();
+    // A message may have several lines.
+    [(format!("{TIME}{SAID}"), 4), (PLAIN.to_owned(), 2)].into_iter().find_map(|(form, part)| {
+        let message = Regex::new(&format!("^{form}")).ok()?;
+        let names: Vec<&str> =
+            filled.iter().filter_map(|line| Some(message.captures(line)?.get(1)?.as_str().trim())).collect();
+        let names = (part * names.len() > filled.len()).then(|| names_of(names.into_iter())).flatten()?;
+        Some((names, form))
+    })
 }
 
-/// Returns the script that makes conversations of messages. Lines without a name go on with the message before.
-fn script(name: &str) -> String {
+/// Makes conversations of messages. Lines without a time and a name go on with the message before.
+const SCRIPT: &str = r#"import json, re, sys
+marks, form, time, note = (re.compile(form) for form in (r"MARKS", r"FORM", r"TIME", r"NOTE"))
+turns, n_left = [], 0
+for line in open(0, encoding="utf-8-sig"):
+  line = re.sub(r"\u200e<[^<>]*>\s*$", "", line)
+  plain = marks.sub("", line).strip()
+  said = form.match(plain)
+  if said:
+    name, text = said[1].strip(), (said[2] or "").strip()
+    if note.match(text) or not text or re.search(re.escape(name) + r"[^\w ]?: +\u200e", line): text, n_left = "", n_left + 1
+    turns.append({"role": "assistant" if name == PERSON else "user", "content": text})
+  elif time.match(plain): n_left += 1
+  elif turns: turns[-1]["content"] += "\n" + plain
+turns = [dict(turn, content=turn["content"].strip()) for turn in turns if turn["content"].strip()]
+for n in range(0, len(turns), MESSAGES): print(json.dumps({"messages": turns[n:n + MESSAGES]}))
+print("messages:", len(turns), "- left out what the program wrote, such as notes on media:", n_left, file=sys.stderr)"#;
+
+/// Returns the script that makes conversations in which the person called `name` is the assistant. `form`: of a message.
+fn script(name: &str, form: &str) -> String {
     let name = serde_json::Value::from(name).to_string().replace('\'', "\\u0027");
-    format!(
-        "python3 -c 'import json, re, sys\nturns = []\nfor line in sys.stdin:\n  said = \
-         re.match(r\"{MESSAGE}\", line)\n  if said: \
-         turns.append({{\"role\": \"assistant\" if said[1].strip() == {name} else \"user\", \"content\": said[2].strip()}})\n  elif turns and not \
-         re.match(r\"[\\[0-9]\", line): turns[-1][\"content\"] += \"\\n\" + line.strip()\nturns = [turn for turn in turns if turn[\"content\"] \
-         and \"omitted>\" not in turn[\"content\"]]\nfor n in range(0, len(turns), {MESSAGES}): print(json.dumps({{\"messages\": turns[n:n + \
-         {MESSAGES}]}}))'"
-    )
+    let parts = [("MARKS", MARKS), ("FORM", form), ("TIME", TIME), ("NOTE", NOTE), ("PERSON", &name)];
+    let script = parts.into_iter().fold(SCRIPT.to_owned(), |script, (part, text)| script.replace(part, text));
+    format!("python3 -c '{}'", script.replace("MESSAGES", &MESSAGES.to_string()))
 }

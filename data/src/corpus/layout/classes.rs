@@ -5,11 +5,12 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::recognize::{Column, column_at, columns_of, list_of_messages, strings_of};
-use super::{Layout, RowReader};
+use super::{Layout, RowReader, rejected};
 use crate::corpus::fields::{
     Strings, are_two_texts, has_label_word, has_word_of_class, is_about, is_label, texts_of_class,
 };
 use crate::corpus::jq::{self, fed, path_in_jq, piped};
+use crate::corpus::json::first_rows;
 use crate::corpus::labelled::LabelConfig;
 use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_of};
@@ -310,15 +311,26 @@ pub(super) fn advice_for_spans(file: &Path, is_array: bool, text: &str, field: &
         return "make words and as many tags of them, such as {\"tokens\": [\"Rome\"], \"tags\": [\"B-place\"]}"
             .to_owned();
     }
+
+    let marked = rejected::field_of(&first_rows(file, FileFormat::JSON).rows);
+    let (skip, counted, said) = marked.map_or_else(Default::default, |mark| {
+        let skip = format!(
+            "  if str(row.get(\"{mark}\")).strip().lower() in {}: left += 1; continue\n",
+            rejected::in_python()
+        );
+        let counted = format!("\nprint(\"rows left out by their {mark}:\", left, file=sys.stderr)");
+        (skip, counted, format!(", without rows that \"{mark}\" rejects"))
+    });
+
     let script = format!(
-        "python3 -c 'import json, re, sys\nfor line in sys.stdin:\n  row = json.loads(line); \
+        "python3 -c 'import json, re, sys\nleft = 0\nfor line in sys.stdin:\n  row = json.loads(line)\n{skip}  \
          words = list(re.finditer(r\"\\w+|[^\\w\\s]\", row[\"{text}\"]))\n  tag = lambda w: next(((\"B-\" if w.start() == a else \
          \"I-\") + t for {each} if a <= w.start() < b), \"O\")\n  print(json.dumps({{\"tokens\": [w[0] for w in words], \"tags\": \
-         [tag(w) for w in words]}}))'"
+         [tag(w) for w in words]}})){counted}'"
     );
     let command = match is_array {
         true => format!("{} |{script}", piped(file, "jq -c '.[]'")),
         false => fed(file, &script),
     };
-    format!("to make words with tags of them:\n{command} > words.jsonl")
+    format!("to make words with tags of them{said}:\n{command} > words.jsonl")
 }

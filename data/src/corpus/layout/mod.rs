@@ -29,6 +29,7 @@ mod choices;
 #[cfg(test)]
 mod class_tests;
 mod classes;
+mod columns;
 mod converted;
 #[cfg(test)]
 mod converted_tests;
@@ -41,10 +42,13 @@ mod pandas;
 mod parts;
 mod preferred;
 mod recognize;
+mod rejected;
 #[cfg(test)]
 mod roles_tests;
 mod said;
 mod second_text;
+mod spelled;
+mod splits;
 #[cfg(test)]
 mod tests;
 mod wrapped;
@@ -114,23 +118,13 @@ pub fn check_layout(entries: &[PathBuf], reader: &RowReader<'_>) -> Result<()> {
     }
     files.iter().try_for_each(|file| {
         reader.check_file(file, &files).map_err(|error| match error {
-            Error::BadRows(found) => Error::BadRows(jq::kept_apart(file, &found)),
+            Error::BadRows(found) => Error::BadRows(jq::kept_apart(file, &splits::divided_first(file, found))),
             other => other,
         })
     })
 }
 
 impl RowReader<'_> {
-    /// Whether the file holds JSON lines for this reader.
-    fn reads_json(&self, file: &Path) -> bool {
-        let name = file.to_string_lossy().to_ascii_lowercase();
-        let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
-        let by_name = [".jsonl", ".ndjson", ".json"].iter().any(|ending| name.ends_with(ending));
-        let is_text = matches!(self.task, Task::Lm | Task::Mlm);
-        by_name
-            && !(is_text && matches!(self.text.format, TextFormat::Lines | TextFormat::Files | TextFormat::BlankLines))
-    }
-
     /// Returns the format of a file of words with tags, where this reader takes it for something else.
     fn other_tags(&self, file: &Path) -> Option<FileFormat> {
         let is_read = match self.task {
@@ -144,6 +138,7 @@ impl RowReader<'_> {
 
     fn check_file(&self, file: &Path, files: &[PathBuf]) -> Result<()> {
         self.check_text_file(file)?;
+        self.check_columns(file)?;
         self.check_options(file)?;
         let json = self.reads_json(file).then_some(FileFormat::JSON);
         let other = || self.other_tags(file).or_else(|| self.table_of_rows(file));
@@ -151,8 +146,11 @@ impl RowReader<'_> {
     }
 
     fn check(&self, file: &Path, format: FileFormat, files: &[PathBuf]) -> Result<()> {
-        let FirstRows { rows, order, has_list } = first_rows(file, format);
+        let FirstRows { rows, order, has_list } = self.without_parts(first_rows(file, format));
         let bad = |found: String| Err(Error::BadRows(found));
+        if let Some(advice) = self.other_spelling(file, &rows).filter(|_| format == FileFormat::JSON) {
+            return bad(advice);
+        }
         if let Some(orientation) = pandas::orientation(&rows) {
             return bad(pandas::advice(file, orientation));
         }
@@ -206,7 +204,11 @@ impl RowReader<'_> {
             return bad(advice);
         }
         let Some((task, flags)) = self.flags(&layout) else {
-            let advice = rows.iter().find_map(Rating::of).map(|rating| rating.advice(&rows)).unwrap_or_default();
+            let advice = rows
+                .iter()
+                .find_map(Rating::of)
+                .map(|rating| rating.advice(&rows, &|program| jq::command(file, format, program)));
+            let advice = advice.unwrap_or_default();
             return bad(format!("{rows_are}, good and bad ones, which Kiln cannot tell apart\n{advice}"));
         };
         self.answer(&rows_are, &layout, (&rows, &order), (task, flags))

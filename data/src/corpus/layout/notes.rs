@@ -5,14 +5,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::{RowReader, choices, extractive};
+use super::{RowReader, choices, extractive, rejected, splits};
+use crate::corpus::fields::words_of;
 use crate::corpus::jq;
 use crate::corpus::json::{FirstRows, first_rows};
+use crate::corpus::pairs::{CorpusConfig, flag};
 use crate::corpus::text::{Conversation, Task, TextFormat, contradicted, files_below};
 use crate::formats::FileFormat;
 
 /// Files whose first rows are looked at.
 const MOST_FILES: usize = 20;
+/// Characters of the name of a language.
+const LONGEST_LANGUAGE: usize = 20;
 
 /// Says what rows have that the reader leaves out although it belongs to them, and how it is read. Files that cannot be read have no notes.
 pub fn layout_notes(entries: &[PathBuf], reader: &RowReader<'_>) -> Vec<String> {
@@ -21,12 +25,87 @@ pub fn layout_notes(entries: &[PathBuf], reader: &RowReader<'_>) -> Vec<String> 
         // What is wrong with a folder is said when it is read.
         files_below(entry, &mut files).unwrap_or_default();
     }
-    files.iter().take(MOST_FILES).filter_map(|file| reader.note(file).map(|note| jq::kept_apart(file, &note))).collect()
+    let notes = files
+        .iter()
+        .take(MOST_FILES)
+        .flat_map(|file| reader.notes(file).into_iter().map(|note| jq::kept_apart(file, &note)));
+    notes.collect()
 }
 
 impl RowReader<'_> {
-    fn note(&self, file: &Path) -> Option<String> {
-        let format = FileFormat::by_name(file)?;
+    /// Returns the fields that the model reads or learns.
+    pub(super) fn fields_read(&self) -> Vec<&String> {
+        match self.task {
+            Task::Translation => vec![&self.corpus.source_field, &self.corpus.target_field],
+            Task::Lm | Task::Mlm => vec![&self.text.field],
+            Task::Classification => vec![&self.labels.text_field, &self.labels.pair_field, &self.labels.label_field],
+            Task::Tagging => vec![&self.labels.words_field, &self.labels.tags_field],
+        }
+    }
+
+    /// Leaves fields out that say something of a row and are neither texts nor classes: parts of a data set, and marks of annotators.
+    pub(super) fn without_parts(&self, mut first: FirstRows) -> FirstRows {
+        let mut names = splits::fields_with_parts(&first.rows);
+        // Rows with a status may be rated answers.
+        names.extend(rejected::field_of(&first.rows).filter(|field| field == "answer"));
+        let read = self.fields_read();
+        names.retain(|name| !name.contains('.') && !read.iter().any(|read| read.contains(name.as_str())));
+        first.rows.iter_mut().for_each(|row| row.retain(|field, _| !names.contains(field)));
+        first.order.retain(|field| !names.contains(field));
+        first
+    }
+
+    fn notes(&self, file: &Path) -> Vec<String> {
+        let Some(format) = FileFormat::by_name(file) else { return Vec::new() };
+        let is_text = matches!(self.task, Task::Lm | Task::Mlm);
+        if is_text && matches!(self.text.format, TextFormat::Lines | TextFormat::Files | TextFormat::BlankLines) {
+            return Vec::new();
+        }
+        let FirstRows { rows, .. } = first_rows(file, format);
+        let read = self.fields_read();
+        let is_labelled = matches!(self.task, Task::Classification | Task::Tagging);
+        let rejected = is_labelled.then(|| rejected::warning(file, format, &rows, &read)).flatten();
+        let splits = splits::of(file, format, &rows, &read).map(|splits| splits.warning(file, format));
+        let languages = self.languages(file, &rows);
+        self.note(file, format, &rows).into_iter().chain(languages).chain(rejected).chain(splits).collect()
+    }
+
+    /// Says how the model learns into which language it translates, where a field of pairs names several.
+    fn languages(&self, file: &Path, rows: &[Map<String, Value>]) -> Option<String> {
+        let CorpusConfig { source_field: source, target_field: target, tag, .. } = self.corpus;
+        if self.task != Task::Translation
+            || tag.is_some()
+            || source.contains('{')
+            || !rows.iter().any(|row| self.reads(row))
+        {
+            return None;
+        }
+        let is_name = |name: &&String| {
+            let words = words_of(name);
+            let is_of_target = |word: &String| ["target", "tgt", "trg", "to"].contains(&word.as_str());
+            let has_language = words.iter().any(|word| ["lang", "language", "locale"].contains(&word.as_str()));
+            has_language && *name != target && (words.len() == 1 || words.iter().any(is_of_target))
+        };
+
+        let field = rows.first()?.keys().find(is_name)?;
+        let mut values: Vec<&str> = rows.iter().filter_map(|row| row.get(field)?.as_str()).collect();
+        values.sort_unstable();
+        values.dedup();
+        let is_of_names = values.len() > 1 && values.iter().all(|value| value.chars().count() <= LONGEST_LANGUAGE);
+        (is_of_names && 2 * values.len() <= rows.len()).then(|| {
+            let shown = values.iter().take(6).copied().collect::<Vec<_>>().join(", ");
+            let more = if values.len() > 6 { ", ..." } else { "" };
+            format!(
+                "warning: \"{field}\" of {} has {} languages ({shown}{more}), and the model does not read it: it cannot know which one is wanted; \
+                 to put it in front of each source, as users do then, too: {}",
+                file.display(),
+                values.len(),
+                flag("data.corpus.source_field", &format!("{{{field}}}: {{{source}}}"))
+            )
+        })
+    }
+
+    fn note(&self, file: &Path, format: FileFormat, rows: &[Map<String, Value>]) -> Option<String> {
         let reads_rows = match self.task {
             Task::Lm => self.text.is_chat(),
             Task::Translation | Task::Classification => true,
@@ -35,8 +114,7 @@ impl RowReader<'_> {
         if self.text.format == TextFormat::Preferences && self.task == Task::Lm {
             return contradicted(file, format);
         }
-        let FirstRows { rows, .. } = if reads_rows { first_rows(file, format) } else { FirstRows::default() };
-        self.left_out(file, format, &rows)
+        if reads_rows { self.left_out(file, format, rows) } else { None }
     }
 
     /// Says how options and other texts of a question get into its prompt.

@@ -7,6 +7,7 @@ mod header;
 mod remedy;
 mod row;
 mod table;
+mod two_files;
 
 use std::path::{Path, PathBuf};
 
@@ -116,6 +117,11 @@ impl CorpusInput {
                 if let Some(command) = PlainForm::pairs([&source, &target]) {
                     let found = "they are subtitles, whose lines are numbers and times, too, and whose breaks differ between languages";
                     return Err(Error::corpus(entry, format!("{found}\n{command}")));
+                }
+                if config.format == CorpusFormat::Auto
+                    && let Some(found) = two_files::refusal([&source, &target])
+                {
+                    return Err(Error::corpus(entry, found));
                 }
                 Ok(Self::Parallel(source, target))
             }

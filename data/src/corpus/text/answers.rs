@@ -195,8 +195,8 @@ impl<'a> Rating<'a> {
         )
     }
 
-    /// Says how to keep the good answers among `rows`, by all ratings that they have.
-    pub(crate) fn advice(self, rows: &[Map<String, Value>]) -> String {
+    /// Says how to keep the good answers among `rows`, by all ratings that they have. `command` returns the command for a program of jq.
+    pub(crate) fn advice(self, rows: &[Map<String, Value>], command: &dyn Fn(&str) -> String) -> String {
         let mut ratings: Vec<Rating<'_>> = vec![self];
         for rating in rows.iter().flat_map(Rating::all) {
             if !ratings.iter().any(|other| other.field == rating.field) {
@@ -210,11 +210,10 @@ impl<'a> Rating<'a> {
         let n_rows = rows.len();
         let said = if n_kept > 0 { format!("\nthat keeps {n_kept} of the first {n_rows} rows") } else { String::new() };
         format!(
-            "to learn the good ones alone, keep the rows {} and drop the {}: jq -c 'select({}) | del({})'{said}",
+            "to learn the good ones alone, keep the rows {} and drop the {}: {}{said}",
             kept.join(" and "),
             fields.join(", "),
-            joined(&conditions),
-            paths.join(", ")
+            command(&format!("select({}) | del({})", joined(&conditions), paths.join(", ")))
         )
     }
 

@@ -200,7 +200,8 @@ impl TextConfig {
 
     /// Refuses a record that is for validation.
     pub(super) fn check_record(&self, json: &str) -> Result<(), RowProblem> {
-        let check = |filter: &Arc<RowFilter>| filter.check_record(|| record_of_json(json.as_bytes()));
+        let read = || self.conversation_in(json).unwrap_or_else(|| record_of_json(json.as_bytes()));
+        let check = |filter: &Arc<RowFilter>| filter.check_record(read);
         self.filter.as_ref().map_or(Ok(()), check)
     }
 

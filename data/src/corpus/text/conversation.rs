@@ -1,6 +1,6 @@
 //! Conversations: one JSON object per line, in three forms.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::TextConfig;
 use super::answers::Rating;
@@ -83,6 +83,11 @@ impl Conversation {
             ));
         }
         Ok(Self { messages, left_out: Vec::new() })
+    }
+
+    /// Returns what the model reads: the author, the text and the further texts of each message, as JSON.
+    pub(super) fn read(&self) -> Value {
+        self.messages.iter().map(|message| json!([message.role.name(), message.content, message.more])).collect()
     }
 
     /// Returns the texts of all messages, each on a line of its own: what a filter looks at.

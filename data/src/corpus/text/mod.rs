@@ -30,12 +30,15 @@ use super::path::value_at;
 use super::plain_forms::{self, PlainForm};
 use super::share;
 use crate::error::{Error, Result};
-use crate::formats::{FileFormat, Split, ending, find_files, is_json_lines, is_plain};
+use crate::formats::{FileFormat, OUT_OF_FOLDER, Split, ending, find_files, is_json_lines, is_plain};
+use crate::terminal::shell_word;
 
 /// Files that a message names.
 const FILES_SHOWN: usize = 4;
 /// Files whose first lines are looked at.
 const FILES_LOOKED_AT: usize = 100;
+/// Endings of pages with tags.
+const PAGES: [&str; 4] = ["html", "htm", "xhtml", "xml"];
 /// Endings of source code and of marked-up text, in which blank lines do not divide documents.
 const CODE: [&str; 26] = [
     "py", "rs", "c", "h", "cc", "cpp", "hpp", "js", "ts", "jsx", "tsx", "java", "go", "rb", "php", "cs", "sh", "pl",
@@ -137,14 +140,14 @@ impl TextCorpus {
         };
         let of_tables = "columns and delimiters included; to learn from one column: --set data.text.format=records and its name in \
                          data.text.field";
-        let of_pages = "tags included; to learn from their text, take it out of the pages first";
         let of_words =
             "columns and comments included; to learn from the sentences alone: --set data.text.format=records";
         let of_conll = note(&["conll", "conllu", "iob", "iob2", "bio"], of_words);
         let of_code = "divided into documents at blank lines; if each file is one: --set data.text.format=files";
         let n_code = self.files().filter(|path| CODE.contains(&ending(path).as_str())).count();
         let of_code = if n_code > 1 { note(&CODE, of_code) } else { None };
-        let of_pages = note(&["html", "htm", "xhtml", "xml"], of_pages);
+        let is_page = |path: &&Path| PAGES.contains(&ending(path).as_str());
+        let of_pages = self.files().find(is_page).and_then(|page| note(&PAGES, &plain_forms::text_of_page(page)));
         let of_endings = [note(&["csv", "tsv"], of_tables), of_conll, of_pages, of_code].into_iter().flatten();
         of_forms.chain(of_endings).collect()
     }
@@ -245,7 +248,31 @@ impl TextCorpus {
 
     /// Returns the blocks from the one that begins at `start`.
     pub(crate) fn blocks_from(&self, start: BlockStart) -> impl Iterator<Item = Result<TextBlock>> + Send + '_ {
-        TextBlocks::starting_at(&self.files, self.field.wanted(), start)
+        let blocks = TextBlocks::starting_at(&self.files, self.field.wanted(), start);
+        blocks.map(|block| block.map_err(|error| self.with_pattern(error)))
+    }
+
+    /// Adds to a refusal of a file in a folder, such as a picture, the pattern that names the other files.
+    fn with_pattern(&self, error: Error) -> Error {
+        let Error::Corpus { path, problem } = error else { return error };
+        let same: Vec<&Path> = self.files().filter(|file| ending(file) != ending(&path)).collect();
+        let usual = same
+            .iter()
+            .map(|file| ending(file))
+            .max_by_key(|name| same.iter().filter(|file| ending(file) == *name).count());
+        let Some(usual) = usual.filter(|name| problem.ends_with(OUT_OF_FOLDER) && !name.is_empty()) else {
+            return Error::Corpus { path, problem };
+        };
+        let of_usual = same.iter().filter(|file| ending(file) == usual);
+        let mut patterns: Vec<String> = of_usual
+            .filter_map(|file| Some(shell_word(&file.parent()?.join(format!("*.{usual}")).display().to_string())))
+            .collect();
+        patterns.dedup();
+        let more = if patterns.len() > FILES_SHOWN { " and so on" } else { "" };
+        patterns.truncate(FILES_SHOWN);
+        let problem =
+            format!("{problem}; to read the files that end in .{usual} alone, name {}{more}", patterns.join(" "));
+        Error::Corpus { path, problem }
     }
 
     pub(crate) fn path_of(&self, block: &TextBlock) -> &Path {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 pub(crate) use self::scores::contradicted;
 
 use super::around::Found;
+use super::config::{TextConfig, TextFormat};
 use super::conversation::{Conversation, names_in, object};
 use super::message::{ChatMessage, Role, malformed, message, message_list, transcript};
 use crate::formats::RowProblem;
@@ -56,6 +57,21 @@ impl Preference {
     /// Returns the text that a vocabulary is trained on.
     pub(crate) fn to_text(&self) -> String {
         self.chosen.to_text() + &self.rejected.to_text()
+    }
+}
+
+impl TextConfig {
+    /// Returns what a model reads of `line`, a JSON object with a conversation or a preference, without other fields. `None` if it is not a
+    /// row that can be used, or if the format is neither.
+    pub fn conversation_in(&self, line: &str) -> Option<String> {
+        match self.format {
+            TextFormat::Chat => Some(Conversation::parse(line, &self.field).ok()?.read().to_string()),
+            TextFormat::Preferences => {
+                let Preference { chosen, rejected } = Preference::parse(line).ok()?;
+                Some(Value::from(vec![chosen.read(), rejected.read()]).to_string())
+            }
+            _ => None,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use kiln_data::files::read_file;
 use kiln_data::files::replace::replace_file;
 use kiln_data::{HeldOut, LabelledText, Origins, PairCorpus, RowReport, TextCorpus};
 
-use super::{VALID, check_parts, limit_of, remedy_for_few, said};
+use super::{VALID, check_parts, limit_of, read_of, remedy_for_few, said};
 use crate::config::Config;
 use crate::config::task::{Reads, traits_of};
 
@@ -52,7 +52,7 @@ pub(super) fn divide(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&st
             n_in_parts += 1;
             return;
         };
-        let hash = HeldOut::hash(&json);
+        let hash = hash(config, &json);
         n_kept += usize::from(held_out.kept.contains(&hash));
         if held_out.has(hash) {
             n_valid += 1;
@@ -101,13 +101,18 @@ fn for_each(config: &Config, each: &mut dyn FnMut(Row<'_>)) -> Result<RowReport>
     read().context("data.train")
 }
 
+/// Returns the hash of what the model reads of a row.
+fn hash(config: &Config, json: &str) -> u64 {
+    read_of(config, json).map_or_else(|| HeldOut::hash(json), |read| HeldOut::hash(&read))
+}
+
 /// Returns the hash below which `n` rows are, or a few more or less where copies of a row share one.
 fn limit_of_number(config: &Config, n: usize) -> Result<u64> {
     // The smallest hashes, one more than wanted.
     let mut smallest = BinaryHeap::with_capacity(n + 2);
     for_each(config, &mut |row| {
         if let Some(json) = row.json {
-            smallest.push(HeldOut::hash(&json));
+            smallest.push(hash(config, &json));
             if smallest.len() > n + 1 {
                 smallest.pop();
             }
@@ -121,7 +126,7 @@ fn limit_of_number(config: &Config, n: usize) -> Result<u64> {
 fn kept_for_classes(config: &Config, below: u64) -> Result<BTreeSet<u64>> {
     let (mut learned, mut largest) = (HashSet::new(), BTreeMap::<String, u64>::new());
     for_each(config, &mut |row| {
-        let hash = row.json.as_deref().map_or(u64::MAX, HeldOut::hash);
+        let hash = row.json.as_deref().map_or(u64::MAX, |json| hash(config, json));
         for label in row.labels {
             if hash >= below {
                 learned.insert(label);

@@ -1,3 +1,5 @@
+//! Which rows are for validation, and which stay for training.
+
 use super::*;
 
 fn row(i: usize) -> String {
@@ -73,6 +75,54 @@ fn rows_of_a_table_are_records() {
     let rows = records(&path);
     let wanted = [json!({"text": "two\nlines", "label": "good"}), json!({"text": "plain", "label": "bad"})];
     assert_eq!(rows, wanted.map(|row| row.to_string()));
+}
+
+#[test]
+fn rows_that_are_read_alike_are_on_one_side_and_runs_of_earlier_versions_keep_their_parts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("rows.jsonl");
+    let lines =
+        |row: &dyn Fn(usize) -> serde_json::Value| (0..300).map(|n| format!("{}\n", row(n))).collect::<String>();
+    let text = |n: usize| format!("ticket about thing {}", n % 60);
+    let labelled = lines(&|n| json!({"id": n, "text": text(n), "label": (["a", "b"][n / 60 % 2])}));
+    let chat = lines(&|n| json!({"id": n, "prompt": text(n), "completion": format!("answer {}", n % 60)}));
+    let texts_of = |lines: Vec<String>| -> HashSet<String> {
+        let texts = lines.iter().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+        texts.map(|row| row["text"].as_str().or(row["prompt"].as_str()).expect("a text").to_owned()).collect()
+    };
+    let mut config = crate::config::presets::numbers();
+    (config.data.train, config.data.split) = (vec![file.clone()], 0.2);
+    for (task, rows) in [(kiln_data::Task::Classification, labelled), (kiln_data::Task::Lm, chat)] {
+        fs::write(&file, rows).expect("writable");
+        config.task = task;
+        config.data.text.format = if task == kiln_data::Task::Lm { TextFormat::Chat } else { TextFormat::Auto };
+        let shared = |cache: &Path| {
+            split(&config, cache, &mut |_| ()).expect("two parts").expect("a split");
+            let [train, valid] = [TRAIN, VALID].map(|name| texts_of(records(&cache.join(name))));
+            assert!(!train.is_empty() && !valid.is_empty());
+            train.intersection(&valid).count()
+        };
+        let cache = tempfile::tempdir().expect("a folder");
+        assert_eq!(shared(cache.path()), 0, "{task:?}");
+
+        // The stamp of an earlier version, with its parts and without: the same rows again.
+        let stamp = stamp(&config, Deciding::Records).expect("files");
+        let earlier = tempfile::tempdir().expect("a folder");
+        fs::write(earlier.path().join(STAMP), stamp.replace("\"split\":0.2", "\"split\":0.3")).expect("writable");
+        assert!(shared(earlier.path()) > 20, "{task:?}");
+        assert_eq!(fs::read_to_string(earlier.path().join(STAMP)).expect("written"), stamp);
+    }
+}
+
+#[test]
+fn rows_move_only_from_validation_to_training_when_rows_are_added_to_a_number() {
+    let rows: Vec<String> = (0..900).map(row).collect();
+    let [_, valid] = parts(&rows[..800], 50.0);
+    let [train, more] = parts(&rows, 50.0);
+    let moved = valid.iter().filter(|row| train.contains(row)).count();
+    assert!(moved > 0 && more.len() == 50, "{moved}");
+    let [before, _] = parts(&rows[..800], 50.0);
+    assert!(before.iter().all(|row| train.contains(row)), "a training row stays one");
 }
 
 #[test]

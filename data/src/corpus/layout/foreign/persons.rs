@@ -18,15 +18,20 @@ const CONVERSATIONS: [&str; 9] =
 
 /// One message per row, of two persons or more.
 pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
-    let find = |names: &[&str]| {
-        let is_there = |field: &&String| rows.iter().all(|row| row.get(*field).is_none_or(Value::is_string));
+    let find = |names: &[&str], is_one: fn(&Value) -> bool| {
+        let is_there = |field: &&String| rows.iter().all(|row| row.get(*field).is_none_or(is_one));
         names.iter().find_map(|name| {
             let field = rows.first()?.keys().find(|field| field.eq_ignore_ascii_case(name)).filter(is_there)?;
-            rows.iter().any(|row| row.get(field).is_some_and(Value::is_string)).then_some(field)
+            rows.iter().any(|row| row.get(field).is_some_and(is_one)).then_some(field)
         })
     };
-    let (person, text) = (find(&PERSONS)?, find(&TEXTS)?);
-    let names = names_of(rows.iter().filter_map(|row| row.get(person)?.as_str()))?;
+    // Persons may be numbers: of accounts or of telephones.
+    let person =
+        find(&PERSONS, Value::is_string).or_else(|| find(&PERSONS, |value| value.is_i64() || value.is_u64()))?;
+    let text = find(&TEXTS, Value::is_string)?;
+    let spelled = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let all: Vec<String> = rows.iter().filter_map(|row| row.get(person).map(spelled)).collect();
+    let names = names_of(all.iter().map(String::as_str))?;
     let number = rows[0].keys().find(|field| {
         let values: Vec<String> = rows.iter().filter_map(|row| Some(row.get(*field)?.to_string())).collect();
         let recurs = values.iter().collect::<std::collections::HashSet<_>>().len() * 2 <= values.len();
@@ -34,10 +39,11 @@ pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
     });
 
     let answers = &names[1];
+    let is_number = rows.iter().any(|row| row.get(person).is_some_and(Value::is_number));
+    let answers = if is_number { answers.clone() } else { Value::from(answers.as_str()).to_string() };
     let message = format!(
-        "{{role: (if {} == {} then \"assistant\" else \"user\" end), content: {}}}",
+        "{{role: (if {} == {answers} then \"assistant\" else \"user\" end), content: {}}}",
         in_jq(person),
-        Value::from(answers.as_str()),
         in_jq(text)
     );
     let is_message = format!("map(select({} | strings | . != \"\"))", in_jq(text));

@@ -1,5 +1,9 @@
 use super::*;
 
+fn in_shell(program: &str) -> String {
+    format!("jq -c '{program}'")
+}
+
 fn rows(rows: &[&str]) -> Vec<Map<String, Value>> {
     rows.iter().map(|row| serde_json::from_str(row).expect(row)).collect()
 }
@@ -71,7 +75,7 @@ fn advice_keeps_good_answers_whatever_rates_them() {
         ),
     ] {
         let rows = rows(&[first, second]);
-        let advice = Rating::of(&rows[0]).expect(first).advice(&rows);
+        let advice = Rating::of(&rows[0]).expect(first).advice(&rows, &in_shell);
         assert!(advice.contains(wanted), "{first}: {advice}");
     }
 }
@@ -82,7 +86,7 @@ fn numbers_keep_the_better_half_and_several_ratings_together_enough_rows() {
     let all: Vec<String> = (0..100).map(row).collect();
     let rows_of = |all: &[String]| rows(&all.iter().map(String::as_str).collect::<Vec<_>>());
     let continuous = rows_of(&all);
-    let advice = Rating::of(&continuous[0]).expect("a score").advice(&continuous);
+    let advice = Rating::of(&continuous[0]).expect("a score").advice(&continuous, &in_shell);
     assert!(
         advice.contains("'select(.score >= 0.5)") && advice.ends_with("keeps 50 of the first 100 rows"),
         "{advice}"
@@ -98,7 +102,7 @@ fn numbers_keep_the_better_half_and_several_ratings_together_enough_rows() {
     };
     let all: Vec<String> = (0..100).map(row).collect();
     let several = rows_of(&all);
-    let advice = Rating::of(&several[0]).expect("a rating").advice(&several);
+    let advice = Rating::of(&several[0]).expect("a rating").advice(&several, &in_shell);
     assert!(advice.contains("| del(.correctness, .helpfulness, .is_bad)'"), "{advice}");
     assert!(advice.contains("select(.correctness >= 2 and .helpfulness >= 2 and (.is_bad | not))"), "{advice}");
     let n_kept = several.iter().filter(|row| {
@@ -114,6 +118,11 @@ fn numbers_keep_the_better_half_and_several_ratings_together_enough_rows() {
             })
             .collect();
         let rare = rows_of(&all);
-        assert!(Rating::of(&rare[0]).expect("a label").advice(&rare).contains(&format!("select(.label >= {good})")));
+        assert!(
+            Rating::of(&rare[0])
+                .expect("a label")
+                .advice(&rare, &in_shell)
+                .contains(&format!("select(.label >= {good})"))
+        );
     }
 }
