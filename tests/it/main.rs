@@ -33,6 +33,7 @@ mod minilm;
 mod mixtures;
 mod new_vocabulary;
 mod newcomers;
+mod ninth_trial;
 mod nllb;
 mod opus_mt;
 mod other_devices;

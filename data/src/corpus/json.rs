@@ -79,8 +79,9 @@ fn malformed_json(error: serde_json::Error) -> RowProblem {
 /// The first rows of a file.
 #[derive(Default)]
 pub(super) struct FirstRows {
+    /// The first one has the fields that most rows have.
     pub(super) rows: Vec<Map<String, Value>>,
-    /// The fields of the first row in the order of the file, with dots for nested objects.
+    /// The fields of that row in the order of the file, with dots for nested objects.
     pub(super) order: Vec<String>,
     /// Whether one of the first records is a list.
     pub(super) has_list: bool,
@@ -88,26 +89,34 @@ pub(super) struct FirstRows {
 
 /// Returns the first JSON objects of a file. Empty if it cannot be read.
 pub(super) fn first_rows(path: &Path, format: FileFormat) -> FirstRows {
-    let mut first = FirstRows::default();
-    let Ok(mut records) = format.open(path, &Wanted::all()) else { return first };
-    let (mut line, mut n_lists) = (Vec::new(), 0);
+    let (mut rows, mut lines, mut n_lists) = (Vec::new(), Vec::new(), 0);
+    let Ok(mut records) = format.open(path, &Wanted::all()) else { return FirstRows::default() };
     for _ in 0..100 {
+        let mut line = Vec::new();
         let Ok(Some(_)) = records.next(&mut line) else { break };
         match serde_json::from_slice(&line) {
             Ok(Value::Object(row)) => {
-                if first.rows.is_empty() {
-                    first.order = field_order(&line);
-                }
-                first.rows.push(row);
+                rows.push(row);
+                lines.push(line);
             }
             Ok(Value::Array(_)) => n_lists += 1,
             _ => {}
         }
-        line.clear();
     }
+    // Rows of another kind may stand above, such as the notes of a program in a chat.
+    let usual = usual_row(&rows).unwrap_or(0);
+    if usual > 0 {
+        rows[..=usual].rotate_right(1);
+    }
+    let order = lines.get(usual).map_or_else(Vec::new, |line| field_order(line));
     // One list may be anything.
-    first.has_list = n_lists > 1;
-    first
+    FirstRows { rows, order, has_list: n_lists > 1 }
+}
+
+/// Returns the first row with the fields that most rows have. `None` if no fields belong to most of them.
+fn usual_row(rows: &[Map<String, Value>]) -> Option<usize> {
+    let has_same = |row: &Map<String, Value>| rows.iter().filter(|other| other.keys().eq(row.keys())).count();
+    rows.iter().position(|row| 2 * has_same(row) > rows.len())
 }
 
 /// A field of a row.

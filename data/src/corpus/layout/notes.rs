@@ -36,7 +36,7 @@ impl RowReader<'_> {
             return contradicted(file, format);
         }
         let FirstRows { rows, .. } = if reads_rows { first_rows(file, format) } else { FirstRows::default() };
-        self.left_out(file, format, &rows)
+        self.note_on_written((file, format), &rows).or_else(|| self.left_out(file, format, &rows))
     }
 
     /// Says how options and other texts of a question get into its prompt.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-pub(super) use answers::{Rating, direction_of};
+pub(super) use answers::{Rating, direction_of, rates};
 pub(super) use around::is_system;
 use block::TextBlocks;
 pub(crate) use block::{DocumentPart, TextBlock};

@@ -4,12 +4,15 @@ use serde_json::{Map, Value};
 
 use super::{Foreign, WayOut};
 use crate::corpus::fields::words_of;
-use crate::corpus::jq::in_jq;
+use crate::corpus::jq::{in_jq, path_in_jq};
+use crate::corpus::path::value_at;
 
 /// Messages of a row, where rows do not say which conversation they belong to.
 pub(in crate::corpus::layout) const MESSAGES: usize = 8;
 /// Names of the field with the person, best first.
 const PERSONS: [&str; 9] = ["from", "sender", "author", "speaker", "user", "username", "nick", "name", "who"];
+/// Names of the field with the name in an object with the person, best first.
+const NAMES: [&str; 6] = ["name", "username", "nickname", "display_name", "global_name", "first_name"];
 /// Names of the field with the message, best first.
 const TEXTS: [&str; 7] = ["text", "content", "message", "body", "utterance", "msg", "value"];
 /// Words of a field that numbers conversations.
@@ -25,8 +28,9 @@ pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
             rows.iter().any(|row| row.get(field).is_some_and(Value::is_string)).then_some(field)
         })
     };
-    let (person, text) = (find(&PERSONS)?, find(&TEXTS)?);
-    let names = names_of(rows.iter().filter_map(|row| row.get(person)?.as_str()))?;
+    let text = find(&TEXTS)?;
+    let person = find(&PERSONS).map_or_else(|| inside(&rows[0]), |person| Some(vec![person.clone()]))?;
+    let names = names_of(rows.iter().filter_map(|row| value_at(row, &person.join("."))?.as_str()))?;
     let number = rows[0].keys().find(|field| {
         let values: Vec<String> = rows.iter().filter_map(|row| Some(row.get(*field)?.to_string())).collect();
         let recurs = values.iter().collect::<std::collections::HashSet<_>>().len() * 2 <= values.len();
@@ -36,7 +40,7 @@ pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
     let answers = &names[1];
     let message = format!(
         "{{role: (if {} == {} then \"assistant\" else \"user\" end), content: {}}}",
-        in_jq(person),
+        path_in_jq(&person),
         Value::from(answers.as_str()),
         in_jq(text)
     );
@@ -46,9 +50,16 @@ pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
         None => format!("range(0; length; {MESSAGES}) as $i | .[$i:$i + {MESSAGES}]"),
     };
     Some(Foreign {
-        name: format!("messages of persons in \"{person}\", one per row"),
+        name: format!("messages of persons in \"{}\", one per row", person.join(".")),
         way_out: WayOut::OfAll(what(&names), format!("{is_message} | {parts} | {{messages: map({message})}}")),
     })
+}
+
+/// Returns the path to the name in an object with the person.
+fn inside(row: &Map<String, Value>) -> Option<Vec<String>> {
+    let person = PERSONS.iter().find_map(|name| row.keys().find(|field| field.eq_ignore_ascii_case(name)))?;
+    let name = NAMES.into_iter().find(|name| row[person].get(name).is_some_and(Value::is_string))?;
+    Some(vec![person.clone(), name.to_owned()])
 }
 
 /// Returns the names of persons in the order of their first messages; `None` for fewer than two, or for names that do not recur.
