@@ -8,7 +8,7 @@ use std::process::Command;
 use self::rows::{approved, apps, bird, bool_q, discord, open_r1, points, spider, telegram, tree, ultra, wiki_sql};
 use crate::kiln::{Ran, Workplace};
 
-/// The name of a file, a row made of a number, the options of the command, what a model reads, what it learns, and what it must not learn.
+/// A file, a row made of a number, the options of the command, what a model reads, what it learns, and what it must not learn.
 type Case =
     (&'static str, fn(usize) -> String, &'static [&'static str], &'static str, &'static str, &'static [&'static str]);
 

@@ -26,7 +26,7 @@ pub(super) struct Column {
     distinct: HashSet<String>,
     /// The first value that is not blank.
     first: String,
-    /// Values that are no text by themselves: identifiers, parse trees, tags, marks, or nothing.
+    /// Values that are not texts by themselves: identifiers, parse trees, tags, marks, or nothing.
     n_others: usize,
     pub(super) is_string: bool,
     pub(super) is_bool: bool,
@@ -99,6 +99,10 @@ impl Column {
     }
 
     fn add(&mut self, text: &str, value: &Value) {
+        // A blank cell says nothing of the others.
+        if text.trim().is_empty() {
+            return;
+        }
         self.add_text(text);
         (self.is_string, self.is_bool) = (value.is_string(), value.is_boolean());
     }

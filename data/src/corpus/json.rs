@@ -79,9 +79,8 @@ fn malformed_json(error: serde_json::Error) -> RowProblem {
 /// The first rows of a file.
 #[derive(Default)]
 pub(super) struct FirstRows {
-    /// The first one has the fields that most rows have.
     pub(super) rows: Vec<Map<String, Value>>,
-    /// The fields of that row in the order of the file, with dots for nested objects.
+    /// The fields of the first row in the order of the file, with dots for nested objects.
     pub(super) order: Vec<String>,
     /// Whether one of the first records is a list.
     pub(super) has_list: bool,
@@ -89,6 +88,17 @@ pub(super) struct FirstRows {
 
 /// Returns the first JSON objects of a file. Empty if it cannot be read.
 pub(super) fn first_rows(path: &Path, format: FileFormat) -> FirstRows {
+    read_rows(path, format, |_| 0)
+}
+
+/// Does the same, but a row with the fields that most rows have comes first.
+pub(super) fn usual_rows(path: &Path, format: FileFormat) -> FirstRows {
+    // Rows of another kind may stand above, such as the notes of a program in a chat.
+    read_rows(path, format, |rows| usual_row(rows).unwrap_or(0))
+}
+
+/// Reads the first rows of a file, and lets the one that `begin` names come first.
+fn read_rows(path: &Path, format: FileFormat, begin: impl Fn(&[Map<String, Value>]) -> usize) -> FirstRows {
     let (mut rows, mut lines, mut n_lists) = (Vec::new(), Vec::new(), 0);
     let Ok(mut records) = format.open(path, &Wanted::all()) else { return FirstRows::default() };
     for _ in 0..100 {
@@ -103,12 +113,11 @@ pub(super) fn first_rows(path: &Path, format: FileFormat) -> FirstRows {
             _ => {}
         }
     }
-    // Rows of another kind may stand above, such as the notes of a program in a chat.
-    let usual = usual_row(&rows).unwrap_or(0);
-    if usual > 0 {
-        rows[..=usual].rotate_right(1);
+    let at = begin(&rows);
+    if at > 0 {
+        rows[..=at].rotate_right(1);
     }
-    let order = lines.get(usual).map_or_else(Vec::new, |line| field_order(line));
+    let order = lines.get(at).map_or_else(Vec::new, |line| field_order(line));
     // One list may be anything.
     FirstRows { rows, order, has_list: n_lists > 1 }
 }

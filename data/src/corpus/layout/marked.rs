@@ -16,7 +16,7 @@ pub(super) struct Marked {
     pub(super) left_out: Vec<String>,
 }
 
-/// Recognizes a list of texts next to a list of as many Booleans, or of as many 0 and 1 whose name is the name of a rating.
+/// Recognizes a list of texts next to a list of as many Booleans. With the name of a rating, marks of 0 and 1 count, too.
 pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Marked> {
     let row = rows.iter().find(|row| answers_in(row, rows).is_some())?;
     let (answers, marks) = answers_in(row, rows)?;

@@ -1,4 +1,4 @@
-//! Fields whose values are no texts although the user or their names say that they are read: what they are, and how they become texts.
+//! Fields without texts that the user or their names say are read: what they hold, and how they become texts.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::said::name_of;
 use super::{Layout, RowReader};
-use crate::corpus::fields::ANSWERS;
+use crate::corpus::fields::{ANSWERS, words_of};
 use crate::corpus::jq::{self, path_in_jq};
 use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_changed_into, is_of};
@@ -17,16 +17,21 @@ use crate::formats::FileFormat;
 /// Words of a point of a list, on average, rather than of a keyword.
 const WORDS_OF_POINT: usize = 3;
 
+/// Words of names of fields with keywords.
+const KEYWORDS: [&str; 6] = ["keywords", "keyphrases", "tags", "topics", "labels", "entities"];
+
 /// What a field has in place of texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Booleans,
     Numbers,
     Objects,
-    /// Lists of texts, each of several words or not.
-    Lists {
-        are_points: bool,
-    },
+    /// Lists of texts of several words.
+    Points,
+    /// Lists of keywords.
+    Keywords,
+    /// Lists of the words of a text.
+    Words,
     /// Lists of texts in strings.
     Written,
 }
@@ -48,14 +53,15 @@ impl Form {
             ),
             Self::Numbers => ("a number", "make a text of it", "tostring"),
             Self::Objects => ("an object", "make a text of its JSON", r#"if type == "string" then . else tojson end"#),
-            Self::Lists { are_points: true } => (
+            Self::Points => (
                 "a list of texts",
                 "write each of them into a line",
                 r#"if type == "array" then join("\n") else . end"#,
             ),
-            Self::Lists { are_points: false } => {
+            Self::Keywords => {
                 ("a list of words", "join them with commas", r#"if type == "array" then join(", ") else . end"#)
             }
+            Self::Words => ("a list of words", "join them", r#"if type == "array" then join(" ") else . end"#),
             Self::Written => (
                 "a list of texts in a string",
                 "keep the first one of each list",
@@ -94,8 +100,9 @@ impl RowReader<'_> {
                 .collect(),
             Task::Lm | Task::Mlm | Task::Classification | Task::Tagging => Vec::new(),
         };
-        // Numbers have a way of their own, and the user may want a list as it is written.
-        let is_mended = |found: &Mended| !matches!(found.form, Form::Numbers | Form::Written);
+        // Numbers have a way of their own, and the user may mean a field of an object, or a list as it is written.
+        let is_mended =
+            |found: &Mended| matches!(found.form, Form::Booleans | Form::Points | Form::Keywords | Form::Words);
         fields.into_iter().filter_map(|field| of(rows, field)).find(is_mended)
     }
 
@@ -122,9 +129,9 @@ impl RowReader<'_> {
         // A text next to a list of keywords is a text.
         let is_read = |found: &Mended| match found.form {
             Form::Booleans => true,
-            Form::Written => !is_of(Role::Answer, &found.field) || is_plural(&found.field),
+            Form::Written => is_plural(&found.field),
             Form::Numbers => is_chat,
-            Form::Objects | Form::Lists { .. } => is_chat || self.task == Task::Translation,
+            Form::Objects | Form::Points | Form::Keywords | Form::Words => is_chat || self.task == Task::Translation,
         };
         found.into_iter().find(is_read).filter(|_| !has_text)
     }
@@ -203,7 +210,12 @@ fn of(rows: &[Map<String, Value>], field: &str) -> Option<Mended> {
         }) =>
         {
             let n_words: usize = texts().map(|text| text.split_whitespace().count()).sum();
-            Form::Lists { are_points: n_words >= WORDS_OF_POINT * texts().count() }
+            let is_of_keywords = words_of(field).iter().any(|word| KEYWORDS.contains(&word.as_str()));
+            match n_words >= WORDS_OF_POINT * texts().count() {
+                true => Form::Points,
+                false if is_of_keywords => Form::Keywords,
+                false => Form::Words,
+            }
         }
         () if most(&|value| value.as_str().is_some_and(|text| written_texts(text).is_some())) => Form::Written,
         () => return None,

@@ -20,6 +20,10 @@
 //! | questions with options | `choices.rs` | nothing: the message says how to make prompts and completions of them |
 //! | texts that are strings or lists of parts | `mixed.rs` | nothing: the message says how to make one text of each |
 //! | questions about a text | `extractive.rs` | nothing: the message says how to make prompts and completions of them |
+//! | several answers with marks | `marked.rs` | nothing: the message says how to make completions of the right ones |
+//! | answers without texts | `mended.rs` | nothing: the message says how to make texts of them |
+//! | texts that are lists of words | `word_lists.rs` | nothing: the message says how to make texts of them |
+//! | columns in one object | `pandas.rs` | nothing: the message says how to make rows of them |
 
 mod as_answers;
 mod as_pairs;
@@ -53,6 +57,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod unsure;
+#[cfg(test)]
+mod values_tests;
 mod word_lists;
 mod wrapped;
 
@@ -68,7 +74,7 @@ use self::recognize::{is_rated, recognize, tagged};
 use self::said::name_of;
 use super::fields::ANSWERS;
 use super::jq;
-use super::json::{FirstRows, first_rows};
+use super::json::{FirstRows, usual_rows};
 use super::labelled::LabelConfig;
 use super::pairs::{CorpusConfig, CorpusFormat, OR_REVERSED, says_direction};
 use super::path::value_at;
@@ -163,7 +169,7 @@ impl RowReader<'_> {
     }
 
     fn check(&self, file: &Path, format: FileFormat, files: &[PathBuf]) -> Result<()> {
-        let FirstRows { rows, order, has_list } = first_rows(file, format);
+        let FirstRows { rows, order, has_list } = usual_rows(file, format);
         let bad = |found: String| Err(Error::BadRows(found));
         if let Some(orientation) = pandas::orientation(&rows) {
             return bad(pandas::advice(file, orientation, &rows[0]));

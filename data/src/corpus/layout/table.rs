@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::converted::they_have;
 use super::recognize::{recognize, texts_in};
 use super::{Layout, RowReader, extractive, preferred};
-use crate::corpus::json::{FirstRows, first_rows};
+use crate::corpus::json::{FirstRows, usual_rows};
 use crate::corpus::pairs::names_columns;
 use crate::corpus::text::{Rating, Task};
 use crate::corpus::values::is_boolean;
@@ -20,7 +20,7 @@ impl RowReader<'_> {
         let is_table = |format: &FileFormat| [FileFormat::CSV, FileFormat::TSV].contains(format);
         let format = FileFormat::by_name(file).filter(is_table).filter(|_| self.task == Task::Translation);
         let Some(format) = format.filter(|_| names_columns(file, self.corpus)) else { return Ok(()) };
-        let FirstRows { rows, order, .. } = first_rows(file, format);
+        let FirstRows { rows, order, .. } = usual_rows(file, format);
         if rows.is_empty() || self.has_named_a_field(&rows) {
             return Ok(());
         }

@@ -115,7 +115,7 @@ pub(super) fn ask(path: &Path, names: &[&str], others: &[Vec<String>], numbers_a
                 true => format!("; it is not UTF-8: {}", way_of_lossy(&names.join(" "))),
                 false => String::new(),
             },
-            if_header(&texts, numbers_are_set)
+            if numbers_are_set { if_header(names, true) } else { flags_among(&texts, names) }
         ),
     )
 }
@@ -136,7 +136,12 @@ pub(super) fn quoted(names: &[&str]) -> String {
 
 /// Returns the flags that name the two fields with the texts, as far as `names` tell which these are.
 pub(in crate::corpus::pairs) fn field_flags(names: &[&str]) -> String {
-    let [source, target] = texts_of(names).map(|at| at.map_or("NAME", |at| names[at]));
+    flags_among(names, names)
+}
+
+/// Does the same for the names of `texts` among all `names`.
+fn flags_among(texts: &[&str], names: &[&str]) -> String {
+    let [source, target] = texts_of(texts).map(|at| at.map_or("NAME", |at| texts[at]));
     let answered = ANSWERS.into_iter().find(|pair| pair.iter().all(|name| names.contains(name)));
     let behind = answered.and_then(|[question, _]| names_behind(question).iter().find(|name| names.contains(name)));
     if let (Some([question, answer]), Some(name)) = (answered, behind) {
@@ -161,7 +166,7 @@ fn kept_flags(names: &[&str], others: &[Vec<String>], wanted: [&String; 2], foun
         meant[side] = meant[side].or_else(|| nearest(names, wanted[side], other));
     }
     if meant == [None, None] {
-        return field_flags(&candidates(names, others));
+        return flags_among(&candidates(names, others), names);
     }
     // Of two columns, the other one is left.
     let [source, target] = meant;
