@@ -14,6 +14,7 @@ fn labelled_pairs_are_answered_with_their_class_by_every_task() {
         place.write(name, (0..N).map(|n| row(n) + "\n").collect::<String>());
         for options in [PAIRS, LM, CHAT, CLASSES] {
             let refused = dry(&place, name, &owned(options)).refused(3, &["pairs of texts with labels"]);
+
             let line = refused.stderr.lines().next().expect("a line").to_owned();
             for (key, field) in [("text_field", text), ("pair_field", pair), ("label_field", label)] {
                 assert!(line.contains(&format!("--set data.labels.{key}={field}")), "{line}");
@@ -23,6 +24,7 @@ fn labelled_pairs_are_answered_with_their_class_by_every_task() {
             if options == CLASSES {
                 continue;
             }
+
             assert!(refused.stderr.contains(condition), "{}", refused.stderr);
             // The pairs that fit can be learned.
             let (command, file) = command_in(&refused.stderr, name).expect("a command");
@@ -35,6 +37,7 @@ fn labelled_pairs_are_answered_with_their_class_by_every_task() {
         }
     }
     // The names of topics and of files are not what compares two texts.
+
     let place = Workplace::new();
     let row = |n: usize| {
         format!(
@@ -143,6 +146,7 @@ fn marks_for_several_classes_are_the_users_choice() {
         format!("{{\"id\": \"{}\", \"comment_text\": \"{}\", {}}}\n", hash(n), words(n, "you"), marks.join(", "))
     };
     place.write("a.jsonl", (0..N).map(json).collect::<String>());
+
     for file in ["a.csv", "a.jsonl"] {
         for options in [PAIRS, CLASSES] {
             let refused = dry(&place, file, &owned(options)).refused(
@@ -187,6 +191,7 @@ fn answers_and_sparse_tags_are_no_part_of_a_classified_text() {
         format!("{{{}}}\n", fields.join(", "))
     };
     place.write("a.jsonl", (0..N).map(json).collect::<String>());
+
     for file in ["a.csv", "a.jsonl"] {
         let refused = dry(&place, file, &owned(CLASSES))
             .refused(3, &["text_field=subject", "pair_field=body", "label_field=NAME"]);

@@ -121,6 +121,7 @@ impl RowReader<'_> {
             return layout;
         }
         let LabelConfig { text_field, pair_field, .. } = self.labels;
+        let rows = &without_answers(rows, &layout);
         match layout {
             Layout::Labelled { text, label } if text != *text_field => {
                 let whole = share::whole(rows, &[&text], &label).map(|more| share::with_text(rows, &text, &more));
@@ -133,6 +134,15 @@ impl RowReader<'_> {
             other => other,
         }
     }
+}
+
+/// Leaves out the answers to the text of a class: nobody has them when it is classified.
+fn without_answers(rows: &[Map<String, Value>], layout: &Layout) -> Vec<Map<String, Value>> {
+    let (Layout::Labelled { text, .. } | Layout::LabelledPairs { text, .. }) = layout else { return rows.to_vec() };
+    let is_answer = |name: &String| name != text && (is_reply(name) || is_changed_into(text, name) == Some(true));
+    let mut kept = rows.to_vec();
+    kept.iter_mut().for_each(|row| row.retain(|name, _| !is_answer(name)));
+    kept
 }
 
 /// Names the fields that can be the class as well as `label`, unless the user or its name says that it is the class. The `texts` are

@@ -177,6 +177,7 @@ impl RowReader<'_> {
         lines.extend(found.program.as_ref().map(|program| {
             format!("to make prompt, chosen and rejected of them: {}", jq::command(file, format, program))
         }));
+
         let is_table = [FileFormat::CSV, FileFormat::TSV].contains(&format);
         lines.extend(found.renamed.as_ref().filter(|_| is_table).map(|[prompt, chosen, rejected]| {
             format!("or rename the columns {prompt}, {chosen} and {rejected} to prompt, chosen and rejected")
@@ -211,7 +212,7 @@ impl RowReader<'_> {
 }
 
 /// Names the fields that a command leaves out.
-fn without(left_out: &[String]) -> String {
+pub(super) fn without(left_out: &[String]) -> String {
     let shown = left_out.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
     if left_out.is_empty() { String::new() } else { format!("\nthat leaves out {shown}") }
 }

@@ -12,6 +12,11 @@ use crate::corpus::pairs::flag;
 use crate::corpus::text::{Conversation, Preference, Task, TextConfig, TextFormat};
 
 impl RowReader<'_> {
+    /// Returns the flag that another task needs where this reader reads conversations: no other task takes their format.
+    pub(super) fn without_format(&self, task: Task) -> Option<String> {
+        (task != Task::Lm && self.text.is_chat()).then(|| "--set data.text.format=auto".to_owned())
+    }
+
     /// Whether the row has what this reader looks for.
     pub(super) fn reads(&self, row: &Map<String, Value>) -> bool {
         // A template says by itself what it needs.

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::converted::without;
 use super::said::name_of;
-use super::{Layout, RowReader};
+use super::{Layout, RowReader, extractive};
 use crate::corpus::fields::{ANSWERS, words_of};
 use crate::corpus::jq::{self, path_in_jq};
 use crate::corpus::path::value_at;
@@ -76,6 +77,14 @@ impl Mended {
         self.form == Form::Booleans
     }
 
+    /// Returns the rows with a text in the field.
+    fn with_text(&self, rows: &[Map<String, Value>]) -> Vec<Map<String, Value>> {
+        let mut rows = rows.to_vec();
+        let values = rows.iter_mut().filter_map(|row| row.get_mut(&self.field));
+        values.for_each(|value| *value = "a text".into());
+        rows
+    }
+
     /// Returns the program of jq that makes texts of the values. Rows whose list has none are left out.
     fn program(&self) -> String {
         let path = path_in_jq(&self.field.split('.').map(str::to_owned).collect::<Vec<_>>());
@@ -124,6 +133,7 @@ impl RowReader<'_> {
             };
             texts.iter().any(|text| text.as_str() != name && (asks(text) || is_changed_into(text, name) == Some(true)))
         };
+
         let found: Vec<Mended> = first.keys().filter(|name| is_made(name)).filter_map(|name| of(rows, name)).collect();
         let has_text = texts.iter().any(|name| is_made(name) && found.iter().all(|one| one.field != **name));
         // A text next to a list of keywords is a text.
@@ -162,15 +172,26 @@ impl RowReader<'_> {
         (file, format): (&Path, FileFormat),
         they_have: &str,
         found: &Mended,
+        rows: &[Map<String, Value>],
         layout: Option<&Layout>,
     ) -> String {
         let (what, to, _) = found.form.said();
+        // Other texts of the row may belong to the question.
+        let (to, program, then) = match extractive::of(&found.with_text(rows)) {
+            Some(whole) => (
+                format!("{to}, and to put the texts that the question is about into the prompt"),
+                format!("{} | {}", found.program(), whole.program),
+                format!("{}\n{}", without(&whole.left_out), self.read_with("chat", TextFormat::Chat)),
+            ),
+            None => (to.to_owned(), found.program(), "\nand train on rows.jsonl".to_owned()),
+        };
+
         let otherwise = layout.map_or_else(String::new, |layout| self.otherwise(layout, found));
         format!(
-            "{}: its field \"{}\" is {what}{they_have}, and a text is wanted\nto {to}: {}\nand train on rows.jsonl{otherwise}",
+            "{}: its field \"{}\" is {what}{they_have}, and a text is wanted\nto {to}: {}{then}{otherwise}",
             file.display(),
             found.field,
-            jq::command(file, format, &found.program())
+            jq::command(file, format, &program)
         )
     }
 
@@ -183,9 +204,10 @@ impl RowReader<'_> {
             Layout::Texts { .. } => "to learn the other texts alone",
             _ => return String::new(),
         };
-        let Some((task, flags)) = self.flags(layout).filter(|(task, _)| self.other_tasks.contains(task)) else {
+        let Some((task, mut flags)) = self.flags(layout).filter(|(task, _)| self.other_tasks.contains(task)) else {
             return String::new();
         };
+        flags.extend(self.without_format(task));
         format!("\n{what}: --task {} {}", name_of(task), flags.join(" "))
     }
 }
@@ -201,6 +223,7 @@ fn of(rows: &[Map<String, Value>], field: &str) -> Option<Mended> {
         rows.iter().filter_map(|row| value_at(row, field)).filter(|value| !value.is_null()).collect();
     let most = |fits: &dyn Fn(&Value) -> bool| 2 * values.iter().filter(|value| fits(value)).count() > values.len();
     let texts = || values.iter().filter_map(|value| value.as_array()).flatten().filter_map(Value::as_str);
+
     let form = match () {
         () if most(&Value::is_boolean) => Form::Booleans,
         () if most(&Value::is_number) => Form::Numbers,

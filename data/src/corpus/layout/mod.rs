@@ -195,7 +195,7 @@ impl RowReader<'_> {
             ));
         }
         if let Some(found) = self.named_without_texts(&rows) {
-            return bad(self.advice_for((file, format), &they_have(&rows, format), &found, None));
+            return bad(self.advice_for((file, format), &they_have(&rows, format), &found, &[], None));
         }
         if rows.is_empty() || is_read {
             return self.check_second_text((&rows, &order), files);
@@ -209,7 +209,7 @@ impl RowReader<'_> {
         let layout = self.layout(&rows, &order, format);
         if let Some(found) = self.answer_without_texts(&rows) {
             let layout = if found.is_boolean() { of_classes(&rows, &order, self.labels) } else { layout };
-            return bad(self.advice_for((file, format), &they_have(&rows, format), &found, layout.as_ref()));
+            return bad(self.advice_for((file, format), &they_have(&rows, format), &found, &rows, layout.as_ref()));
         }
         if let Some(list) = wrapped.filter(|_| wrapped::has_most_text(&rows, layout.as_ref())) {
             return bad(list.advice(file));
@@ -266,9 +266,7 @@ impl RowReader<'_> {
             )));
         }
         if task != self.task {
-            // No other task takes a format of conversations.
-            let format = (task != Task::Lm && self.text.is_chat()).then(|| "--set data.text.format=auto".to_owned());
-            flags.extend(format);
+            flags.extend(self.without_format(task));
             flags.insert(0, format!("--task {}", name_of(task)));
         }
         // Nothing to change: the reader says what is wrong with the rows.

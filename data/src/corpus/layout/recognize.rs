@@ -191,6 +191,8 @@ pub(super) fn is_name_of_someone(rows: &[Map<String, Value>], name: &str) -> boo
 /// Returns the fields of rows with texts of several words, in the order of the file: no names, no words that recur in all rows, and nothing
 /// about a text. If no field has several words, those with strings count.
 pub(super) fn texts_in(rows: &[Map<String, Value>], order: &[String]) -> Vec<String> {
+    let usual = usual_rows(rows);
+    let rows = usual.as_slice();
     let columns = columns_of(rows);
     let strings = strings_of(&columns, order);
     let can_be = |(name, column): &&(&String, &Column)| {

@@ -13,6 +13,20 @@ use crate::corpus::path::value_at;
 use crate::corpus::text::Task;
 use crate::formats::FileFormat;
 
+/// What can be learned of rows, with flags that the user completes.
+const WAYS: [(Task, &str); 3] = [
+    (Task::Lm, "to learn one of the texts: --task lm --set data.text.field=NAME"),
+    (
+        Task::Translation,
+        "to learn to write one of them from another: --task translation --set data.corpus.source_field=NAME --set \
+                 data.corpus.target_field=NAME",
+    ),
+    (
+        Task::Classification,
+        "to learn a class of one of them: --task classification --set data.labels.text_field=NAME --set data.labels.label_field=NAME",
+    ),
+];
+
 impl RowReader<'_> {
     /// Returns what to say of two texts in no known direction next to values that recur: these may be a class of one of them.
     pub(super) fn unsure(&self, layout: &Layout, rows: &[Map<String, Value>], order: &[String]) -> Option<String> {
@@ -27,19 +41,8 @@ impl RowReader<'_> {
         let is_text = |name: &str| texts.iter().any(|text| text == name);
         let classes = || columns().filter(|(name, column)| !is_text(name) && rank_of_class(name, column) > 0);
         classes().next().filter(|_| texts.len() > 1)?;
-        let tasks = [
-            (Task::Lm, "to learn one of the texts: --task lm --set data.text.field=NAME"),
-            (
-                Task::Translation,
-                "to learn to write one of them from another: --task translation --set data.corpus.source_field=NAME --set \
-                 data.corpus.target_field=NAME",
-            ),
-            (
-                Task::Classification,
-                "to learn a class of one of them: --task classification --set data.labels.text_field=NAME --set data.labels.label_field=NAME",
-            ),
-        ];
-        let ways: Vec<&str> = tasks
+
+        let ways: Vec<&str> = WAYS
             .iter()
             .filter(|(task, _)| *task == self.task || self.other_tasks.contains(task))
             .map(|(_, way)| *way)
@@ -70,22 +73,22 @@ impl RowReader<'_> {
                 "\nnot all of these pairs are fit to learn \"{pair}\" from \"{text}\": \"{label}\" says which ones are"
             );
         };
+
         // The cells of a table are texts.
         let is_table = [FileFormat::CSV, FileFormat::TSV].contains(&format);
-        let value = if is_table && !fit.is_string() { Value::from(said(fit)) } else { fit.clone() };
+        let field = jq::in_jq(label);
+        let condition = match fit {
+            Value::Bool(_) if is_table => format!("({field} | ascii_downcase) == \"true\""),
+            Value::Number(number) if is_table => format!("{field} == \"{number}\""),
+            fit => format!("{field} == {fit}"),
+        };
         let task = if self.task == Task::Translation { "" } else { "--task translation " };
+        let flags: Vec<String> =
+            self.pair_flags(text, pair).into_iter().chain(self.without_format(Task::Translation)).collect();
         format!(
             "\nto learn \"{pair}\" from \"{text}\", keep the rows whose \"{label}\" is {fit}: {}\nand read rows.jsonl with {task}{}",
-            jq::command(file, format, &format!("select({} == {value})", jq::in_jq(label))),
-            self.pair_flags(text, pair).join(" ")
+            jq::command(file, format, &format!("select({condition})")),
+            flags.join(" ")
         )
-    }
-}
-
-/// Returns a Boolean as tables have it.
-fn said(value: &Value) -> String {
-    match value {
-        Value::Bool(true) => "True".to_owned(),
-        other => other.to_string(),
     }
 }

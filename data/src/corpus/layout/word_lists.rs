@@ -64,13 +64,13 @@ impl RowReader<'_> {
             }
             None => (String::new(), String::new()),
         };
-        let task = if task == self.task {
-            String::new()
-        } else {
-            format!("\nand read rows.jsonl with --task {}", name_of(task))
-        };
+
+        let flags: Vec<String> =
+            [format!("--task {}", name_of(task))].into_iter().chain(self.without_format(task)).collect();
+        let read =
+            if task == self.task { String::new() } else { format!("\nand read rows.jsonl with {}", flags.join(" ")) };
         format!(
-            "{}: its rows have texts as lists of words in \"{}\"{they_have}\nto make texts of them{what}: {}{task}",
+            "{}: its rows have texts as lists of words in \"{}\"{they_have}\nto make texts of them{what}: {}{read}",
             file.display(),
             found.words.join("."),
             jq::command(file, format, &format!("{{{text}{label}}}"))

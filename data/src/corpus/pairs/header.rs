@@ -187,6 +187,7 @@ pub(crate) fn texts_of(names: &[&str]) -> [Option<usize>; 2] {
             return [Some(source), Some(target)];
         }
     }
+
     let first =
         |role: Role, except: Option<usize>| (0..roles.len()).find(|at| roles[*at] == role && Some(*at) != except);
     // One of both may have a name that goes with the other one: `question` and `sql`.

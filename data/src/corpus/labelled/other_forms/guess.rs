@@ -57,6 +57,7 @@ pub(super) fn texts(rows: &[Vec<String>], meant: &[Option<usize>], columns: &[(&
     if candidates.is_empty() {
         candidates.extend(meant[0]);
     }
+
     let strings = candidates.iter().map(|at| Strings {
         name: name(*at),
         n_bytes: n_bytes(rows, *at),
