@@ -23,9 +23,7 @@ fn doubles_of_texts_and_empty_lists_are_not_tags() {
         assert!(!refusal(&chat, task, format).contains("tagging"));
     }
     let tagged = |n: usize| format!(r#"{{"words": ["w{n}", "is", "here"], "upos": ["NOUN", "VERB", "ADV"]}}"#);
-    assert!(
-        refusal(&tagged, Task::Lm, TextFormat::Auto).contains("words_field=words --set data.labels.tags_field=upos")
-    );
+    assert!(refusal(&tagged, Task::Lm, TextFormat::Auto).contains("its rows are words with tags"));
 }
 
 #[test]
@@ -40,8 +38,8 @@ fn identifiers_are_neither_texts_nor_classes() {
         let said = refusal(&row, task, format);
         assert!(said.contains("field=note") && !said.contains("=session") && !said.contains("=table_id"), "{said}");
     }
-    let indonesian = r#"{"translation": {"en": "some words", "id": "dua kata"}}"#;
-    let said = refusal(&|_| indonesian.to_owned(), Task::Translation, TextFormat::Auto);
+    let indonesian = r#"{"translation": {"en": "some words of N", "id": "dua kata N"}}"#;
+    let said = refusal(&|n| indonesian.replace('N', &n.to_string()), Task::Translation, TextFormat::Auto);
     assert!(said.contains("source_field=translation.en --set data.corpus.target_field=translation.id"), "{said}");
 }
 
@@ -76,7 +74,7 @@ fn answers_of_other_kinds_become_texts() {
     for (row, program) in [
         (r#"{"question": "is it N", "answer": true}"#, ".answer |= if . == true then \"yes\""),
         (
-            r#"{"article": "many words of N", "highlights": ["one of N here", "two"]}"#,
+            r#"{"article": "many words of N", "highlights": ["one of N here", "two of N there"]}"#,
             ".highlights |= if type == \"array\" then join(\"\\n\")",
         ),
         (r#"{"question": "what of N", "sql": {"sel": 1}}"#, ".sql |= if type == \"string\" then . else tojson end"),
@@ -96,18 +94,20 @@ fn answers_of_other_kinds_become_texts() {
 #[test]
 fn answers_with_marks_are_never_turns() {
     let row = |marks: &str| {
-        format!(r#"{{"problem": "what is it", "generations": ["it is a", "it is b"], {marks}, "solution": "a then"}}"#)
+        format!(
+            r#"{{"problem": "what is N of it", "generations": ["it is a", "it is b"], {marks}, "solution": "a then N"}}"#
+        )
     };
     for marks in [r#""verified": [true, false]"#, r#""correctness": [1, 0]"#] {
         for (task, format) in TEXTS {
-            let said = refusal(&|_| row(marks), task, format);
+            let said = refusal(&|n| row(marks).replace('N', &n.to_string()), task, format);
             assert!(
                 said.contains("says which ones are right") && said.contains("{prompt: $prompt, completion: .[0]}"),
                 "{said}"
             );
         }
     }
-    let unmarked = refusal(&|_| row(r#""lengths": [7, 8]"#), Task::Lm, TextFormat::Chat);
+    let unmarked = refusal(&|n| row(r#""lengths": [7, 8]"#).replace('N', &n.to_string()), Task::Lm, TextFormat::Chat);
     assert!(unmarked.contains("=problem,solution") && !unmarked.contains("in turn"), "{unmarked}");
 }
 
