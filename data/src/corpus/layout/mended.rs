@@ -66,7 +66,7 @@ impl Form {
             Self::Written => (
                 "a list of texts in a string",
                 "keep the first one of each list",
-                r#"((fromjson? // .) | if type == "array" then .[0] else . end)"#,
+                r#"(fromjson? // .) | if type == "array" then .[0] else . end"#,
             ),
         }
     }
@@ -89,9 +89,13 @@ impl Mended {
     fn program(&self) -> String {
         let path = path_in_jq(&self.field.split('.').map(str::to_owned).collect::<Vec<_>>());
         let (.., expression) = self.form.said();
-        let rest =
-            if self.form == Form::Written { format!(" | select({path} | strings | . != \"\")") } else { String::new() };
-        format!("{path} |= {expression}{rest}")
+        match self.form {
+            // jq 1.6 loses values that `|=` updates with `?`.
+            Form::Written => {
+                format!("{path} = ({path} | {expression}) | select({path} | strings | . != \"\")")
+            }
+            _ => format!("{path} |= {expression}"),
+        }
     }
 }
 

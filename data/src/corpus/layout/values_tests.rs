@@ -78,7 +78,10 @@ fn answers_of_other_kinds_become_texts() {
             ".highlights |= if type == \"array\" then join(\"\\n\")",
         ),
         (r#"{"question": "what of N", "sql": {"sel": 1}}"#, ".sql |= if type == \"string\" then . else tojson end"),
-        (r#"{"question": "what of N", "solutions": "[\"a b\", \"c\"]"}"#, ".solutions |= ((fromjson? // .)"),
+        (
+            r#"{"question": "what of N", "solutions": "[\"a b\", \"c\"]"}"#,
+            ".solutions = (.solutions | (fromjson? // .)",
+        ),
     ] {
         let row = |n: usize| row.replace('N', &n.to_string());
         for (task, format) in [TEXTS[0], TEXTS[2]] {
