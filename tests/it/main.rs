@@ -35,6 +35,7 @@ mod minilm;
 mod mixtures;
 mod new_vocabulary;
 mod newcomers;
+mod ninth_trial;
 mod ninth_trial_forms;
 mod nllb;
 mod opus_mt;

@@ -22,20 +22,22 @@ const LABEL_WORDS: [&str; 9] =
 /// Names of the text that a class belongs to, and of plain texts.
 const TEXTS: [&str; 10] =
     ["text", "content", "sentence", "document", "body", "review", "description", "article", "story", "abstract"];
+/// Of [`TWO_TEXTS`], those that somebody compares.
+const N_COMPARED: usize = 8;
 /// Names of two texts that have one class, in any order.
 const TWO_TEXTS: [[&str; 2]; 14] = [
     ["premise", "hypothesis"],
     ["text", "hypothesis"],
     ["text", "text_pair"],
     ["question", "sentence"],
-    ["question", "passage"],
-    ["question", "context"],
-    ["question", "paragraph"],
-    ["question", "answer"],
     ["query", "passage"],
     ["query", "document"],
     ["claim", "evidence"],
     ["headline", "body"],
+    ["question", "passage"],
+    ["question", "context"],
+    ["question", "paragraph"],
+    ["question", "answer"],
     ["source", "target"],
     ["anchor", "positive"],
 ];
@@ -63,6 +65,11 @@ const ABOUT: [&str; 19] = [
     "file",
     "filename",
 ];
+
+/// Words of names that say that a field numbers or names its row.
+const IDS: [&str; 12] = ["id", "ids", "uid", "uuid", "guid", "qid", "pid", "idx", "hash", "sha", "md5", "checksum"];
+/// Words of names of other forms of a text.
+const ANALYSES: [&str; 9] = ["toks", "tok", "tokens", "tokenized", "parse", "tree", "lemmas", "lemma", "pos"];
 
 /// Fields of a question and its answer in one row. The first that a row has count.
 pub(super) const ANSWERS: [[&str; 2]; 11] = [
@@ -136,6 +143,22 @@ pub(super) fn is_about(name: &str) -> bool {
     ABOUT.contains(&name.to_lowercase().as_str())
 }
 
+/// Whether the name says that the field numbers or names its row, such as `table_id` and `pairID`. Its values may say otherwise.
+pub(super) fn is_id_name(name: &str) -> bool {
+    let (outer, last) = name.rsplit_once('.').unwrap_or(("", name));
+    let words = words_of(last);
+    let has_id = words.iter().any(|word| IDS.contains(&word.as_str()));
+    let is_class = words.iter().any(|word| is_label(word) || LABEL_WORDS.contains(&word.as_str()));
+    // Next to other languages, "id" is Indonesian.
+    let is_language = words.len() == 1 && words_of(outer).iter().any(|word| word.starts_with("translation"));
+    has_id && !is_class && !is_language
+}
+
+/// Whether the name says that the field has another form of a text: its words, its parse tree, or the like.
+pub(super) fn is_analysis(name: &str) -> bool {
+    words_of(name.rsplit('.').next().unwrap_or(name)).iter().any(|word| ANALYSES.contains(&word.as_str()))
+}
+
 /// Whether two fields of so many bytes may both be texts. The name or the language next to a text is much shorter.
 pub(super) fn are_alike(n_bytes: [usize; 2]) -> bool {
     n_bytes[0].max(n_bytes[1]) <= 4 * n_bytes[0].min(n_bytes[1])
@@ -156,7 +179,8 @@ pub(super) struct Strings<'a> {
 }
 
 impl Strings<'_> {
-    fn has_words(&self, per_cell: usize) -> bool {
+    /// Whether its cells have so many words, on average.
+    pub(super) fn has_words(&self, per_cell: usize) -> bool {
         self.n > 0 && self.n_words >= per_cell * self.n
     }
 
@@ -172,9 +196,14 @@ impl Strings<'_> {
 pub(super) fn texts_of_class(columns: &[Strings<'_>], given: Option<usize>) -> Vec<usize> {
     let is_filled = |at: &usize| columns[*at].n_bytes > 0;
     let filled: Vec<usize> = (0..columns.len()).filter(is_filled).collect();
+    // Two tags with numbers are not texts.
+    let can_be = |at: &usize| !columns[*at].recurs || columns[*at].has_words(2);
+    let are_two = |one: &usize, other: &usize| {
+        let names = [columns[*one].name, columns[*other].name];
+        are_two_texts(names[0], names[1]) && (!are_counted(names[0], names[1]) || can_be(one) && can_be(other))
+    };
     let named = filled.iter().find_map(|one| {
-        let other =
-            filled.iter().find(|other| *other > one && are_two_texts(columns[*one].name, columns[**other].name));
+        let other = filled.iter().find(|other| *other > one && are_two(one, other));
         other.map(|other| [*one, *other])
     });
     let ordered = |pair: [usize; 2]| match given {
@@ -201,14 +230,27 @@ pub(super) fn texts_of_class(columns: &[Strings<'_>], given: Option<usize>) -> V
 
 /// Whether two names belong to two texts with one class: `premise` and `hypothesis`, `sentence1` and `sentence2`, `text_a` and `text_b`.
 pub(super) fn are_two_texts(one: &str, other: &str) -> bool {
+    let is_known = TWO_TEXTS.iter().any(|pair| is_pair_of(pair, one, other));
+    is_known || are_counted(one, other)
+}
+
+/// Whether two names belong to two texts that somebody compares: neither answers the other one or translates it.
+pub(super) fn are_compared(one: &str, other: &str) -> bool {
+    are_counted(one, other) || TWO_TEXTS[..N_COMPARED].iter().any(|pair| is_pair_of(pair, one, other))
+}
+
+fn is_pair_of([first, second]: &[&str; 2], one: &str, other: &str) -> bool {
+    let is_it = |name: &str, wanted: &str| name.eq_ignore_ascii_case(wanted);
+    is_it(one, first) && is_it(other, second) || is_it(one, second) && is_it(other, first)
+}
+
+/// Whether two names differ in a number or a letter at their end.
+fn are_counted(one: &str, other: &str) -> bool {
     let [one, other] = [one, other].map(str::to_lowercase);
-    let is_known = TWO_TEXTS
-        .iter()
-        .any(|[first, second]| (first == &one && second == &other) || (first == &other && second == &one));
     let stems =
         |ends: [&str; 2]| one.strip_suffix(ends[0]).is_some_and(|stem| other.strip_suffix(ends[1]) == Some(stem));
     let is_counted = [["1", "2"], ["2", "1"], ["_a", "_b"], ["_b", "_a"]].into_iter().any(stems);
-    is_known || is_counted && one.starts_with(|c: char| c.is_alphabetic())
+    is_counted && one.starts_with(|c: char| c.is_alphabetic())
 }
 
 #[cfg(test)]

@@ -88,26 +88,44 @@ pub(super) struct FirstRows {
 
 /// Returns the first JSON objects of a file. Empty if it cannot be read.
 pub(super) fn first_rows(path: &Path, format: FileFormat) -> FirstRows {
-    let mut first = FirstRows::default();
-    let Ok(mut records) = format.open(path, &Wanted::all()) else { return first };
-    let (mut line, mut n_lists) = (Vec::new(), 0);
+    read_rows(path, format, |_| 0)
+}
+
+/// Does the same, but a row with the fields that most rows have comes first.
+pub(super) fn usual_rows(path: &Path, format: FileFormat) -> FirstRows {
+    // Rows of another kind may stand above, such as the notes of a program in a chat.
+    read_rows(path, format, |rows| usual_row(rows).unwrap_or(0))
+}
+
+/// Reads the first rows of a file, and lets the one that `begin` names come first.
+fn read_rows(path: &Path, format: FileFormat, begin: impl Fn(&[Map<String, Value>]) -> usize) -> FirstRows {
+    let (mut rows, mut lines, mut n_lists) = (Vec::new(), Vec::new(), 0);
+    let Ok(mut records) = format.open(path, &Wanted::all()) else { return FirstRows::default() };
     for _ in 0..100 {
+        let mut line = Vec::new();
         let Ok(Some(_)) = records.next(&mut line) else { break };
         match serde_json::from_slice(&line) {
             Ok(Value::Object(row)) => {
-                if first.rows.is_empty() {
-                    first.order = field_order(&line);
-                }
-                first.rows.push(row);
+                rows.push(row);
+                lines.push(line);
             }
             Ok(Value::Array(_)) => n_lists += 1,
             _ => {}
         }
-        line.clear();
     }
+    let at = begin(&rows);
+    if at > 0 {
+        rows[..=at].rotate_right(1);
+    }
+    let order = lines.get(at).map_or_else(Vec::new, |line| field_order(line));
     // One list may be anything.
-    first.has_list = n_lists > 1;
-    first
+    FirstRows { rows, order, has_list: n_lists > 1 }
+}
+
+/// Returns the first row with the fields that most rows have. `None` if no fields belong to most of them.
+fn usual_row(rows: &[Map<String, Value>]) -> Option<usize> {
+    let has_same = |row: &Map<String, Value>| rows.iter().filter(|other| other.keys().eq(row.keys())).count();
+    rows.iter().position(|row| 2 * has_same(row) > rows.len())
 }
 
 /// A field of a row.

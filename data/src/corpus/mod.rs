@@ -5,6 +5,8 @@
 //! results come back in the order of the files.
 
 mod block_start;
+mod columns;
+mod compared;
 mod field_order;
 mod fields;
 mod filter;
@@ -29,6 +31,7 @@ mod size;
 mod template;
 mod text;
 mod unknown;
+mod values;
 
 pub(crate) use block_start::BlockStart;
 pub(crate) use filter::row_hash;

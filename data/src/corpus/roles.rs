@@ -127,7 +127,7 @@ const TABLE: [(Role, &[&str]); 8] = [
             "y",
         ],
     ),
-    (Role::Answer, &["answer", "answers", "span", "spans", "solution"]),
+    (Role::Answer, &["answer", "answers", "span", "spans", "solution", "solutions"]),
     (Role::Right, &["correct", "right", "gold", "true", "best"]),
     (Role::Wrong, &["distractor", "distractors", "incorrect", "wrong", "false", "foil", "foils", "decoy", "decoys"]),
     (
@@ -155,7 +155,11 @@ const TABLE: [(Role, &[&str]); 8] = [
 ];
 
 /// A text, and what people make of it: names of the text as it is found, and names of the wanted one.
-const CHANGES: [(&[&str], &[&str]); 6] = [
+const CHANGES: [(&[&str], &[&str]); 7] = [
+    (
+        &["body", "email", "mail", "ticket", "message", "complaint", "request"],
+        &["answer", "reply", "response", "resolution"],
+    ),
     (
         &["diff", "patch", "changes", "change"],
         &["message", "msg", "subject", "summary", "commit", "description", "title"],
@@ -242,7 +246,7 @@ const CHANGES: [(&[&str], &[&str]); 6] = [
     ),
     (
         &["question", "nl", "utterance", "text", "command", "intent", "request", "query"],
-        &["sql", "code", "cypher", "sparql", "regex", "bash", "cmd", "latex", "program", "logical", "amr"],
+        &["sql", "code", "cypher", "sparql", "regex", "bash", "cmd", "latex", "program", "logical", "amr", "query"],
     ),
 ];
 
@@ -266,6 +270,12 @@ pub(super) fn rank(role: Role, path: &str) -> Option<usize> {
     let (_, words) = TABLE.iter().find(|(other, _)| *other == role)?;
     let parts = parts_of(path.rsplit('.').next().unwrap_or(path));
     words.iter().position(|word| parts.iter().any(|part| part == word))
+}
+
+/// Whether a name says that somebody wrote the text later, as an answer to another one.
+pub(super) fn is_reply(name: &str) -> bool {
+    let replies = ["answer", "answers", "reply", "replies", "response", "resolution", "solution"];
+    words_of(name).iter().any(|word| replies.contains(&word.as_str()))
 }
 
 /// Whether a name says that the field is about others, and nothing to read.

@@ -1,13 +1,13 @@
 //! Labelled rows in a form that the run does not read: tables with other names or none, CoNLL by another name, and fastText.
 
+mod guess;
 mod words;
 
-use std::collections::HashSet;
 use std::path::Path;
 
+use self::guess::{are_names, cells, guess, other_classes, texts, unclear_class};
 use super::several::Several;
 use super::{FAST_TEXT, LabelConfig};
-use crate::corpus::fields::{Strings, has_label_word, has_word_of_class, is_about, is_label, texts_of_class};
 use crate::corpus::jq::piped;
 use crate::corpus::pairs::{check_delimiter, flag, refuse_lines_above, rows_above};
 use crate::corpus::text::Task;
@@ -211,12 +211,15 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
         }
     }
 
-    let name = |at: &Option<usize>| at.map_or("NAME", |at| first[at].trim());
+    let unclear = unclear_class(rows, task, &meant, columns);
+    let is_class = |at: usize| unclear.is_some() && meant[1] == Some(at);
+    let name = |at: &Option<usize>| at.filter(|at| !is_class(*at)).map_or("NAME", |at| first[at].trim());
     let wrong = known.iter().zip(&meant).filter(|((_, now), at)| name(at) != now && !now.contains('{'));
     let flags: Vec<String> = wrong.map(|((key, _), at)| flag(key, name(at))).collect();
-    let or_classes = match other_classes(rows, task, &meant) {
-        found if found.is_empty() => String::new(),
-        found => format!("\n  other columns that can be the class: {}", found.join(", ")),
+    let or_classes = match (&unclear, other_classes(rows, task, &meant)) {
+        (Some(found), _) => format!("\n  {found}"),
+        (None, found) if found.is_empty() => String::new(),
+        (None, found) => format!("\n  other columns that can be the class: {}", found.join(", ")),
     };
     let several = meant[1].filter(|_| task == Task::Classification).and_then(|at| several_labels(path, rows, at));
     let or_data = if are_names(rows) { "" } else { "\n  if the first row is data: add one with names above it" };
@@ -239,97 +242,6 @@ fn several_labels(path: &Path, rows: &[Vec<String>], at: usize) -> Option<String
         "\n  the cells of \"{name}\" {}: each combination would be a class, because several labels of one text are not supported{command}",
         found.what()
     ))
-}
-
-/// The cells of a column, without its name.
-fn cells(rows: &[Vec<String>], at: usize) -> impl Iterator<Item = &String> + Clone {
-    rows[1..].iter().filter_map(move |row| row.get(at))
-}
-
-fn n_bytes(rows: &[Vec<String>], at: usize) -> usize {
-    cells(rows, at).map(String::len).sum()
-}
-
-/// Whether few values of a column recur in many rows.
-fn recurs(rows: &[Vec<String>], at: usize) -> bool {
-    let n_distinct = cells(rows, at).collect::<HashSet<_>>().len();
-    n_distinct > 1 && n_distinct * 4 < rows.len()
-}
-
-fn are_numbers(rows: &[Vec<String>], at: usize) -> bool {
-    cells(rows, at).all(|cell| cell.trim().parse::<f64>().is_ok())
-}
-
-/// Whether the first row surely has names: a usual one, or a word above numbers.
-fn are_names(rows: &[Vec<String>]) -> bool {
-    let is_name = |(at, cell): (usize, &String)| {
-        let (cell, is_filled) = (cell.trim(), rows.len() > 2 && !cell.trim().is_empty());
-        is_about(cell) || is_label(cell) || is_filled && cell.parse::<f64>().is_err() && are_numbers(rows, at)
-    };
-    rows[0].iter().enumerate().any(is_name)
-}
-
-/// Returns the columns with the texts that a class belongs to. A column that the user has named stays the first.
-fn texts(rows: &[Vec<String>], meant: &[Option<usize>], columns: &[(&'static str, String)]) -> Vec<usize> {
-    let name = |at: usize| rows[0][at].trim();
-    let is_named = |at: &usize| columns.iter().any(|(_, wanted)| wanted == name(*at));
-    let is_text = |at: &usize| {
-        let is_other = is_about(name(*at)) || is_label(name(*at)) || are_numbers(rows, *at);
-        meant[1] != Some(*at) && !is_other && (!is_named(at) || meant[0] == Some(*at))
-    };
-    let candidates: Vec<usize> = (0..rows[0].len()).filter(|at| meant[0] == Some(*at) || is_text(at)).collect();
-    let strings = candidates.iter().map(|at| Strings {
-        name: name(*at),
-        n_bytes: n_bytes(rows, *at),
-        n_words: cells(rows, *at).map(|cell| cell.split_whitespace().count()).sum(),
-        n: cells(rows, *at).count(),
-        recurs: recurs(rows, *at),
-    });
-    let given = candidates.iter().position(|at| meant[0] == Some(*at) && name(*at) == columns[0].1);
-    texts_of_class(&strings.collect::<Vec<_>>(), given).into_iter().map(|at| candidates[at]).collect()
-}
-
-/// Returns the names of the columns that look like a class and are not meant.
-fn other_classes(rows: &[Vec<String>], task: Task, meant: &[Option<usize>]) -> Vec<String> {
-    let can_be = |at: &usize| {
-        let name = rows[0][*at].trim();
-        !meant.contains(&Some(*at)) && !name.is_empty() && !is_about(name) && recurs(rows, *at)
-    };
-    let is_open = task == Task::Classification && meant[1].is_some_and(|at| !has_word_of_class(rows[0][at].trim()));
-    let found = (0..rows[0].len()).filter(|at| is_open && can_be(at));
-    found.map(|at| rows[0][at].trim().to_owned()).collect()
-}
-
-/// Returns which columns are probably meant. Those with the wanted names are. Else labels have a usual name or the values that recur most,
-/// and the text is the longest column.
-fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, String)]) -> Vec<Option<usize>> {
-    let first = &rows[0];
-    let n_distinct = |at: &usize| match task {
-        Task::Tagging => cells(rows, *at).flat_map(|cell| cell.split_whitespace()).collect::<HashSet<_>>().len(),
-        _ => cells(rows, *at).collect::<HashSet<_>>().len(),
-    };
-
-    let mut meant: Vec<Option<usize>> =
-        columns.iter().map(|(_, name)| first.iter().position(|cell| cell.trim() == name)).collect();
-    let free = |meant: &[Option<usize>]| -> Vec<usize> {
-        (0..first.len()).filter(|at| !meant.contains(&Some(*at)) && n_bytes(rows, *at) > 0).collect()
-    };
-    if meant[1].is_none() {
-        let free = free(&meant);
-        // A single column is the text. Of two columns alike, the text stands first.
-        if free.len() > 1 || meant[0].is_some() {
-            let name = |at: usize| first[at].trim();
-            let is_unlikely = |at: &usize| is_about(name(*at)) || n_distinct(at) == 1;
-            meant[1] = free
-                .into_iter()
-                .rev()
-                .min_by_key(|at| (!is_label(name(*at)), !has_label_word(name(*at)), is_unlikely(at), n_distinct(at)));
-        }
-    }
-    if meant[0].is_none() {
-        meant[0] = free(&meant).into_iter().rev().max_by_key(|at| n_bytes(rows, *at));
-    }
-    meant
 }
 
 #[cfg(test)]

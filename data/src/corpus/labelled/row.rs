@@ -120,15 +120,15 @@ impl Unresolved {
         self
     }
 
-/// Returns what a model reads of a row: its texts, as JSON.
-pub(super) fn read_of(row: &Unresolved) -> String {
-    serde_json::json!(row.texts()).to_string()
-}
-
     pub(super) fn with_ids(self, id_of: impl Fn(&Label) -> Result<u32, RowProblem>) -> Result<Labelled, RowProblem> {
         let labels = self.labels.iter().map(id_of).collect::<Result<_, _>>()?;
         Ok(Labelled { input: self.input, labels })
     }
+}
+
+/// Returns what a model reads of a row: its texts, as JSON.
+pub(super) fn read_of(row: &Unresolved) -> String {
+    serde_json::json!(row.texts()).to_string()
 }
 
 /// Reads a JSON object as a row of `task`.

@@ -8,7 +8,7 @@ use super::preferred::is_answer_word;
 use super::recognize::{is_name_of_someone, texts_in};
 use super::{Layout, RowReader};
 use crate::corpus::fields::words_of;
-use crate::corpus::roles::{Role, is_of};
+use crate::corpus::roles::{Role, is_of, rank};
 use crate::corpus::share::listed;
 use crate::corpus::text::{Conversation, Rating, Task, TextFormat};
 use crate::error::{Error, Result};
@@ -87,6 +87,8 @@ fn two_of(texts: &[String]) -> Option<[String; 2]> {
         found.next().filter(|_| found.next().is_none()).cloned()
     };
     let answer = only(&|name| is_answer(name) && !is_of(Role::Guess, name))?;
-    let question = only(&|name| is_of(Role::Question, name) && *name != answer)?;
+    // "question" says more than "input".
+    let best = texts.iter().filter(|name| **name != answer).filter_map(|name| rank(Role::Question, name)).min()?;
+    let question = only(&|name| rank(Role::Question, name) == Some(best) && *name != answer)?;
     Some([question, answer])
 }

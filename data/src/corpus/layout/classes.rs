@@ -4,16 +4,17 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::recognize::{Column, column_at, columns_of, list_of_messages, strings_of};
-use super::{Layout, RowReader, rejected};
+use super::recognize::{compared_texts, list_of_messages, strings_of};
+use super::{Layout, RowReader, UNKNOWN, rejected};
+use crate::corpus::columns::{Column, choose_class, column_at, columns_of, rank_of_class};
 use crate::corpus::fields::{
-    Strings, are_two_texts, has_label_word, has_word_of_class, is_about, is_label, texts_of_class,
+    Strings, are_two_texts, has_label_word, has_word_of_class, is_label, texts_of_class,
 };
 use crate::corpus::jq::{self, fed, path_in_jq, piped};
 use crate::corpus::json::first_rows;
 use crate::corpus::labelled::LabelConfig;
 use crate::corpus::path::value_at;
-use crate::corpus::roles::{Role, is_of};
+use crate::corpus::roles::{Role, is_changed_into, is_of, is_reply};
 use crate::corpus::share;
 use crate::corpus::text::Task;
 use crate::formats::FileFormat;
@@ -69,7 +70,7 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
     let is_given = |name: &str| given.contains(&Some(name));
 
     let candidates = columns.iter().filter(|(name, _)| !is_given(name));
-    let found = candidates.map(|(name, column)| (rank(name, column), column.is_string, name)).max();
+    let found = candidates.map(|(name, column)| (rank_of_class(name, column), column.is_string, name)).max();
     let found = found.filter(|(rank, ..)| *rank > 0);
 
     let is_names = |list: &LabelList| matches!(list, LabelList::Names(_));
@@ -77,8 +78,13 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
     // Spans belong to words of the text: a field whose values recur is more likely its class.
     let enough = if list.as_ref().is_none_or(is_names) { 3 } else { 2 };
     let is_named = rows.iter().any(|row| has_one_label(row, &labels.label_field));
+    // The texts that somebody compares are the ones that the user has named, if any.
+    let compared = compared_texts(rows, order).filter(|[text, pair, _]| {
+        given.iter().flatten().all(|name| [text, pair].iter().any(|one| one.as_str() == *name))
+    });
     let label = match (found, list) {
         _ if is_named => labels.label_field.clone(),
+        _ if compared.is_some() => compared.map(|[.., label]| label).unwrap_or_default(),
         // A list with the name of a class is more likely the class than a field whose values recur.
         (Some((rank, _, name)), list) if rank >= enough || list.is_none() => name.clone(),
         (_, Some(list)) => {
@@ -95,12 +101,30 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
 }
 
 impl RowReader<'_> {
+    /// Leaves the class to the user where three fields or more can be it and no name tells which one.
+    pub(super) fn with_unclear_class(&self, layout: Layout, rows: &[Map<String, Value>], order: &[String]) -> Layout {
+        let is_open = |label: &String| {
+            !matches!(self.task, Task::Lm | Task::Mlm)
+                && *label != self.labels.label_field
+                && compared_texts(rows, order).is_none()
+                && unclear_class(rows, order, self.labels).is_some()
+        };
+        match layout {
+            Layout::Labelled { text, label } if is_open(&label) => Layout::Labelled { text, label: UNKNOWN.into() },
+            Layout::LabelledPairs { text, pair, label } if is_open(&label) => {
+                Layout::LabelledPairs { text, pair, label: UNKNOWN.into() }
+            }
+            other => other,
+        }
+    }
+
     /// Lets a class belong to most of the text of its rows, where the fields have less than half of it. Fields that the user has named stay.
     pub(super) fn with_most_text(&self, layout: Layout, rows: &[Map<String, Value>]) -> Layout {
         if self.task != Task::Classification {
             return layout;
         }
         let LabelConfig { text_field, pair_field, .. } = self.labels;
+        let rows = &without_answers(rows, &layout);
         match layout {
             Layout::Labelled { text, label } if text != *text_field => {
                 let whole = share::whole(rows, &[&text], &label).map(|more| share::with_text(rows, &text, &more));
@@ -115,15 +139,13 @@ impl RowReader<'_> {
     }
 }
 
-/// Says how sure it is that a field is the class; 0 for any other one.
-fn rank(name: &str, column: &Column) -> u8 {
-    match name.rsplit('.').next().unwrap_or(name) {
-        last if is_about(name) || is_of(Role::Context, last) || !column.is_short() => 0,
-        last if is_label(last) => 4,
-        last if has_label_word(last) || name.split('.').any(is_label) => 3,
-        _ if column.recurs() => 2,
-        _ => u8::from(column.is_bool),
-    }
+/// Leaves out the answers to the text of a class: nobody has them when it is classified.
+fn without_answers(rows: &[Map<String, Value>], layout: &Layout) -> Vec<Map<String, Value>> {
+    let (Layout::Labelled { text, .. } | Layout::LabelledPairs { text, .. }) = layout else { return rows.to_vec() };
+    let is_answer = |name: &String| name != text && (is_reply(name) || is_changed_into(text, name) == Some(true));
+    let mut kept = rows.to_vec();
+    kept.iter_mut().for_each(|row| row.retain(|name, _| !is_answer(name)));
+    kept
 }
 
 /// Names the fields that can be the class as well as `label`, unless the user or its name says that it is the class. The `texts` are
@@ -138,7 +160,7 @@ pub(super) fn other_classes(rows: &[Map<String, Value>], label: &str, texts: &[&
     };
     let others: Vec<&str> = columns
         .iter()
-        .filter(|(name, column)| is_other(name) && rank(name, column) > 0)
+        .filter(|(name, column)| is_other(name) && rank_of_class(name, column) > 0)
         .map(|(name, _)| name.as_str())
         .collect();
     if others.is_empty() {
@@ -146,6 +168,19 @@ pub(super) fn other_classes(rows: &[Map<String, Value>], label: &str, texts: &[&
     } else {
         format!("\nother fields that can be the class: {}", others.join(", "))
     }
+}
+
+/// Says which fields can be the class, if three or more can and no name tells which one it is.
+pub(super) fn unclear_class(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig) -> Option<String> {
+    let columns = columns_of(rows);
+    let texts = texts(rows, order, labels, None);
+    let can_be = |(name, column): &(&str, &Column)| {
+        !texts.iter().any(|text| text == name) && 2 * column.n >= rows.len() && rank_of_class(name, column) > 0
+    };
+    let named = order.iter().filter_map(|name| columns.get_key_value(name));
+    let found: Vec<(&str, &Column)> = named.map(|(name, column)| (name.as_str(), column)).filter(can_be).collect();
+    let is_sure = found.iter().any(|(name, column)| rank_of_class(name, column) > 2);
+    if is_sure { None } else { choose_class(&found) }
 }
 
 /// Returns how lists with a mark of 0 or 1 for each class become numbers of classes. `None` for other labels.
@@ -190,6 +225,16 @@ fn texts(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig, la
         .filter(|(name, _)| Some(name.as_str()) != label && *name != pair && !is_label(name))
         .map(|(name, column)| column.strings(name))
         .collect();
+    // Nobody has the answer to a text when it is classified.
+    let is_asked = |column: &Strings<'_>| !is_reply(column.name) && column.has_words(2);
+    let has_question = strings.iter().any(|column| is_of(Role::Question, column.name));
+    if strings.iter().any(is_asked) && !has_question {
+        strings.retain(|column| column.name == text || !is_reply(column.name));
+    }
+    let questions: Vec<&str> =
+        strings.iter().map(|column| column.name).filter(|name| is_of(Role::Question, name)).collect();
+    let answers = |name: &str| questions.iter().any(|question| is_changed_into(question, name) == Some(true));
+    strings.retain(|column| column.name == text || !answers(column.name));
     let given = any_has(text).then(|| {
         let known = strings.iter().position(|column| column.name == text);
         known.unwrap_or_else(|| {

@@ -5,11 +5,13 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::choices::Choices;
+use super::extractive::Extractive;
 use super::foreign::{Foreign, WayOut, foreign};
+use super::marked::Marked;
 use super::preferred::Preferred;
 use super::recognize::names_in;
 use super::said::lacking;
-use super::{RowReader, choices, extractive, joined, preferred};
+use super::{RowReader, choices, extractive, joined, marked, preferred};
 use crate::corpus::jq;
 use crate::corpus::text::{Task, TextFormat};
 use crate::error::{Error, Result};
@@ -79,16 +81,11 @@ impl RowReader<'_> {
                     file.display()
                 ));
             }
-            if let Some(found) = extractive::of(rows) {
-                return bad(format!(
-                    "{}: its rows are questions with answers in \"{}\"{they_have}, which Kiln does not read as they are\nto make prompts and \
-                     completions of them, without rows that have no answer: {}{}\n{}",
-                    file.display(),
-                    found.fields.last().map_or("", String::as_str),
-                    jq::command(file, format, &found.program),
-                    without(&found.left_out),
-                    self.read_with("chat", TextFormat::Chat)
-                ));
+            if let Some(found) = marked::of(rows) {
+                return bad(self.of_marked(&found, (file, format), &they_have));
+            }
+            if let Some(found) = extractive::of(rows).filter(|_| !self.has_named_a_field(rows)) {
+                return bad(self.of_extractive(&found, (file, format), &they_have));
             }
         }
         if let Some(fields) = joined::words_in_text(rows).filter(|_| self.task == Task::Tagging) {
@@ -120,6 +117,38 @@ impl RowReader<'_> {
         lines.join("\n")
     }
 
+    /// Says how questions about a text become prompts and completions.
+    pub(super) fn of_extractive(
+        &self,
+        found: &Extractive,
+        (file, format): (&Path, FileFormat),
+        they_have: &str,
+    ) -> String {
+        format!(
+            "{}: its rows are questions with answers in \"{}\"{they_have}, which Kiln does not read as they are\nto make prompts and \
+             completions of them, without rows that have no answer: {}{}\n{}",
+            file.display(),
+            found.fields.last().map_or("", String::as_str),
+            jq::command(file, format, &found.program),
+            without(&found.left_out),
+            self.read_with("chat", TextFormat::Chat)
+        )
+    }
+
+    /// Says how answers that are marked as right become completions.
+    fn of_marked(&self, found: &Marked, (file, format): (&Path, FileFormat), they_have: &str) -> String {
+        format!(
+            "{}: its rows are questions with several answers in \"{}\", of which \"{}\" says which ones are right{they_have}\nto make prompts \
+             and completions of the right ones: {}{}\n{}",
+            file.display(),
+            found.answers,
+            found.marks,
+            jq::command(file, format, &found.program),
+            without(&found.left_out),
+            self.read_with("chat", TextFormat::Chat)
+        )
+    }
+
     /// Says which flags read new rows with a text and a label.
     pub(super) fn read_classes(&self) -> String {
         let (text, label) = ("text".to_owned(), "label".to_owned());
@@ -132,7 +161,12 @@ impl RowReader<'_> {
     }
 
     /// Says how several answers become preferences.
-    fn of_preferred(&self, found: &Preferred, (file, format): (&Path, FileFormat), they_have: &str) -> String {
+    pub(super) fn of_preferred(
+        &self,
+        found: &Preferred,
+        (file, format): (&Path, FileFormat),
+        they_have: &str,
+    ) -> String {
         let fields = found.fields.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" and ");
         let mut lines = vec![format!(
             "{}: its rows are preferences, with several answers in {fields}{they_have}: learning one of these fields alone would learn bad \
@@ -143,6 +177,7 @@ impl RowReader<'_> {
         lines.extend(found.program.as_ref().map(|program| {
             format!("to make prompt, chosen and rejected of them: {}", jq::command(file, format, program))
         }));
+
         let is_table = [FileFormat::CSV, FileFormat::TSV].contains(&format);
         lines.extend(found.renamed.as_ref().filter(|_| is_table).map(|[prompt, chosen, rejected]| {
             format!("or rename the columns {prompt}, {chosen} and {rejected} to prompt, chosen and rejected")
@@ -177,7 +212,7 @@ impl RowReader<'_> {
 }
 
 /// Names the fields that a command leaves out.
-fn without(left_out: &[String]) -> String {
+pub(super) fn without(left_out: &[String]) -> String {
     let shown = left_out.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
     if left_out.is_empty() { String::new() } else { format!("\nthat leaves out {shown}") }
 }

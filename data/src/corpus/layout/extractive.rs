@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use super::parts::{Part, contexts_of, left_out, question_of};
 use crate::corpus::fields::{ANSWERS, names_behind};
 use crate::corpus::jq::{in_jq, path_in_jq};
-use crate::corpus::roles::{Role, is_aside, is_of};
+use crate::corpus::path::value_at;
+use crate::corpus::roles::{Role, is_aside, is_changed_into, is_of};
 
 /// Fields of the text in an object with an answer.
 const TEXTS: [&str; 7] = ["text", "answer", "answers", "span", "value", "aliases", "answer_text"];
@@ -20,17 +21,18 @@ pub(super) struct Extractive {
 
 /// Recognizes rows with a question and answers that are not a plain text, or with a text that [`ANSWERS`] would lose.
 pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Extractive> {
-    rows.iter().take(20).find_map(|row| of_row(row).or_else(|| of_paragraphs(row)))
+    rows.iter().take(20).find_map(|row| of_row(row, rows).or_else(|| of_paragraphs(row)))
 }
 
-fn of_row(row: &Map<String, Value>) -> Option<Extractive> {
+/// Recognizes such a row, which is one of `rows`.
+fn of_row(row: &Map<String, Value>, rows: &[Map<String, Value>]) -> Option<Extractive> {
     let question = question_of(row, &|_| true)?;
     let mut contexts = contexts_of(row, &|path| path != question.path);
     let is_context = |path: &[String]| contexts.iter().any(|part| part.path == path);
     let of_answers = |(path, _): &(Vec<String>, &Value)| {
         let name = path.last().map_or("", String::as_str);
         *path != question.path
-            && is_of(Role::Answer, name)
+            && (is_of(Role::Answer, name) || is_changed_into(&question.name(), name) == Some(true))
             && !is_of(Role::Guess, name)
             && !is_aside(name)
             && !is_context(path)
@@ -53,10 +55,16 @@ fn of_row(row: &Map<String, Value>) -> Option<Extractive> {
     }
     let mut used: Vec<Vec<String>> = contexts.iter().map(|part| part.path.clone()).collect();
     used.extend([question.path.clone(), answer.clone()]);
+    let is_blank = |part: &Part, row: &Map<String, Value>| {
+        value_at(row, &part.name())
+            .is_none_or(|value| value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty()))
+    };
+    let may_lack = rows.iter().any(|row| contexts.iter().any(|part| part.is_text() && is_blank(part, row)));
     contexts.push(question);
     let texts: Vec<String> = contexts.iter().map(Part::bracketed).collect();
     let prompt = match texts.as_slice() {
         [question] => question.clone(),
+        texts if may_lack => format!("([{}] | map(strings | select(. != \"\")) | join(\"\\n\\n\"))", texts.join(", ")),
         texts => format!("({})", texts.join(" + \"\\n\\n\" + ")),
     };
     Some(Extractive {
@@ -83,10 +91,10 @@ fn of_paragraphs(row: &Map<String, Value>) -> Option<Extractive> {
             .find(|(name, value)| is_of(Role::Context, name) && value.is_string())
             .map(|(name, _)| name.clone())?;
         let (list, question) = row.iter().find_map(|(name, value)| Some((name.clone(), first(value)?)))?;
-        let of_question = of_row(&question).or_else(|| {
+        let of_question = of_row(&question, &[]).or_else(|| {
             let mut whole = question.clone();
             whole.insert(context.clone(), "a text".into());
-            of_row(&whole)
+            of_row(&whole, &[])
         })?;
         Some((context, list, of_question))
     };

@@ -6,6 +6,7 @@ mod tests;
 #[cfg(test)]
 mod transcript_tests;
 mod transcripts;
+mod trees;
 mod turns;
 
 use serde_json::{Map, Value};
@@ -13,6 +14,7 @@ use serde_json::{Map, Value};
 use self::persons::of_persons;
 pub(super) use self::persons::{MESSAGES, names_of, what};
 use self::transcripts::transcripts;
+use self::trees::tree;
 use self::turns::{alternating, is_dialogue, lists_of_two, other_roles, questions_in_turns, speakers, turns_by_role};
 use crate::corpus::jq::in_jq;
 use crate::corpus::text::{is_of_texts, is_written_list};
@@ -68,7 +70,7 @@ pub(super) enum WayOut {
 /// Recognizes the layout of `rows`. Plain lists of texts count where the user has asked for conversations.
 pub(super) fn foreign(rows: &[Map<String, Value>], is_chat: bool) -> Option<Foreign> {
     let row = rows.first()?;
-    let forms = [written_list, single_message, parts, texts_in_lists];
+    let forms = [written_list, single_message, parts, texts_in_lists, tree];
     let of_row = forms.into_iter().find_map(|form| form(row));
     if of_row.is_some() {
         return of_row;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::corpus::fields::is_label;
 use crate::corpus::jq;
+use crate::corpus::values::are_tags;
 use crate::formats::FileFormat;
 
 /// Words in names of fields with tags.
@@ -17,7 +18,7 @@ pub(super) fn words_in_text(rows: &[Map<String, Value>]) -> Option<[String; 2]> 
     let n_words = |row: &Map<String, Value>, name: &str| Some(row.get(name)?.as_str()?.split_whitespace().count());
     let n_tags = |row: &Map<String, Value>, name: &str| match row.get(name)? {
         Value::Array(tags) => tags.iter().all(|tag| tag.is_string() || tag.is_i64()).then_some(tags.len()),
-        Value::String(tags) if is_label(name) || name.split('_').any(|word| TAGS.contains(&word)) => {
+        Value::String(tags) if are_tags(tags) || is_label(name) || name.split('_').any(|word| TAGS.contains(&word)) => {
             Some(divider(tags).map_or_else(|| tags.split_whitespace().count(), |divider| tags.split(divider).count()))
         }
         _ => None,

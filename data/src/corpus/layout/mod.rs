@@ -20,6 +20,10 @@
 //! | questions with options | `choices.rs` | nothing: the message says how to make prompts and completions of them |
 //! | texts that are strings or lists of parts | `mixed.rs` | nothing: the message says how to make one text of each |
 //! | questions about a text | `extractive.rs` | nothing: the message says how to make prompts and completions of them |
+//! | several answers with marks | `marked.rs` | nothing: the message says how to make completions of the right ones |
+//! | answers without texts | `mended.rs` | nothing: the message says how to make texts of them |
+//! | texts that are lists of words | `word_lists.rs` | nothing: the message says how to make texts of them |
+//! | columns in one object | `pandas.rs` | nothing: the message says how to make rows of them |
 
 mod as_answers;
 mod as_pairs;
@@ -34,10 +38,14 @@ mod converted;
 #[cfg(test)]
 mod converted_tests;
 mod extractive;
+mod flags;
 mod foreign;
 mod joined;
+mod marked;
+mod mended;
 mod mixed;
 mod notes;
+mod other_spelling;
 mod pandas;
 mod parts;
 mod preferred;
@@ -49,8 +57,13 @@ mod said;
 mod second_text;
 mod spelled;
 mod splits;
+mod table;
 #[cfg(test)]
 mod tests;
+mod unsure;
+#[cfg(test)]
+mod values_tests;
+mod word_lists;
 mod wrapped;
 
 use std::path::{Path, PathBuf};
@@ -58,22 +71,26 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use self::classes::{
-    LabelList, advice_for_marks, advice_for_spans, has, has_one_label, of_classes, of_spans, other_classes,
+    LabelList, advice_for_marks, advice_for_spans, has, of_classes, of_spans, other_classes, unclear_class,
 };
 use self::converted::they_have;
 use self::recognize::{is_rated, recognize, tagged};
-use self::said::{lacking, name_of};
+use self::said::name_of;
 use super::fields::ANSWERS;
 use super::jq;
-use super::json::{FirstRows, first_rows};
+use super::json::{FirstRows, usual_rows};
 use super::labelled::LabelConfig;
-use super::pairs::{CorpusConfig, CorpusFormat, OR_REVERSED, flag, says_direction};
+use super::pairs::{CorpusConfig, CorpusFormat, OR_REVERSED, says_direction};
+use super::path::value_at;
 use super::share;
-use super::text::{Conversation, Preference, Rating, Task, TextConfig, TextFormat, files_below};
+use super::text::{Conversation, Rating, Task, TextConfig, TextFormat, files_below};
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, is_json_lines};
 
 pub use self::notes::layout_notes;
+
+/// Stands for a field that the user must name.
+const UNKNOWN: &str = "NAME";
 
 /// What the rows of a file are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,19 +157,20 @@ impl RowReader<'_> {
         self.check_text_file(file)?;
         self.check_columns(file)?;
         self.check_options(file)?;
+        self.check_table(file)?;
         let json = self.reads_json(file).then_some(FileFormat::JSON);
         let other = || self.other_tags(file).or_else(|| self.table_of_rows(file));
         json.or_else(other).map_or(Ok(()), |format| self.check(file, format, files))
     }
 
     fn check(&self, file: &Path, format: FileFormat, files: &[PathBuf]) -> Result<()> {
-        let FirstRows { rows, order, has_list } = self.without_parts(first_rows(file, format));
+        let FirstRows { rows, order, has_list } = self.without_parts(usual_rows(file, format));
         let bad = |found: String| Err(Error::BadRows(found));
         if let Some(advice) = self.other_spelling(file, &rows).filter(|_| format == FileFormat::JSON) {
             return bad(advice);
         }
         if let Some(orientation) = pandas::orientation(&rows) {
-            return bad(pandas::advice(file, orientation));
+            return bad(pandas::advice(file, orientation, &rows[0]));
         }
         if let Some(found) = self.mixed_text(&rows) {
             return bad(mixed::advice(file, format, &found));
@@ -161,7 +179,8 @@ impl RowReader<'_> {
         if let Some(list) = wrapped.as_ref().filter(|list| list.is_certain) {
             return bad(list.advice(file));
         }
-        let is_read = rows.iter().any(|row| self.reads(row));
+        let is_json = format == FileFormat::JSON;
+        let is_read = rows.iter().any(|row| self.reads(row) && (!is_json || self.has_lists(row)));
         let by_key = by_key::texts_in(file, format, &rows).filter(|_| !is_read);
         if let Some(advice) = by_key.and_then(|texts| texts.advice(file, self.task)) {
             return bad(advice);
@@ -173,22 +192,34 @@ impl RowReader<'_> {
                 file.display()
             ));
         }
+        if let Some(found) = self.named_without_texts(&rows) {
+            return bad(self.advice_for((file, format), &they_have(&rows, format), &found, &[], None));
+        }
         if rows.is_empty() || is_read {
             return self.check_second_text((&rows, &order), files);
         }
 
+        self.check_spelling(file, &rows)?;
         self.check_converted(file, format, &rows)?;
+        if let Some(found) = word_lists::of(&rows, &order).filter(|_| is_json) {
+            return bad(self.of_word_lists((file, format), &they_have(&rows, format), &found));
+        }
         let layout = self.layout(&rows, &order, format);
+        if let Some(found) = self.answer_without_texts(&rows) {
+            let layout = if found.is_boolean() { of_classes(&rows, &order, self.labels) } else { layout };
+            return bad(self.advice_for((file, format), &they_have(&rows, format), &found, &rows, layout.as_ref()));
+        }
         if let Some(list) = wrapped.filter(|_| wrapped::has_most_text(&rows, layout.as_ref())) {
             return bad(list.advice(file));
         }
         let Some(layout) = layout.map(|layout| self.turned(layout, &rows)) else {
             return self.check_second_text((&rows, &order), files);
         };
-        let layout = self.with_most_text(layout, &rows);
+        let layout = self.with_most_text(self.with_unclear_class(layout, &rows, &order), &rows);
         let layout = self.as_answers(file, layout, (&rows, &order))?;
         // The reader of tables names the other columns.
-        if format != FileFormat::JSON && !format.has_tags() && !matches!(layout, Layout::Answers { .. }) {
+        let is_said = matches!(layout, Layout::Answers { .. } | Layout::LabelledPairs { .. } | Layout::Rated);
+        if format != FileFormat::JSON && !format.has_tags() && !is_said {
             return Ok(());
         }
         let rows_are = format!("{}: its rows are {}{}", file.display(), layout.name(), they_have(&rows, format));
@@ -211,7 +242,7 @@ impl RowReader<'_> {
             let advice = advice.unwrap_or_default();
             return bad(format!("{rows_are}, good and bad ones, which Kiln cannot tell apart\n{advice}"));
         };
-        self.answer(&rows_are, &layout, (&rows, &order), (task, flags))
+        self.answer(&rows_are, &layout, (&rows, &order), (task, flags), (file, format))
     }
 
     /// Refuses rows that another task or other settings read, and names both.
@@ -221,7 +252,11 @@ impl RowReader<'_> {
         layout: &Layout,
         (rows, order): (&[Map<String, Value>], &[String]),
         (task, mut flags): (Task, Vec<String>),
+        source: (&Path, FileFormat),
     ) -> Result<()> {
+        if let Some(unsure) = self.unsure(layout, rows, order) {
+            return Err(Error::BadRows(format!("{rows_are}{unsure}")));
+        }
         let as_pairs = self.flags_of_pairs(layout, rows);
         if task != self.task && !self.other_tasks.contains(&task) {
             if let Some(flags) = as_pairs {
@@ -233,9 +268,7 @@ impl RowReader<'_> {
             )));
         }
         if task != self.task {
-            // No other task takes a format of conversations.
-            let format = (task != Task::Lm && self.text.is_chat()).then(|| "--set data.text.format=auto".to_owned());
-            flags.extend(format);
+            flags.extend(self.without_format(task));
             flags.insert(0, format!("--task {}", name_of(task)));
         }
         // Nothing to change: the reader says what is wrong with the rows.
@@ -249,11 +282,16 @@ impl RowReader<'_> {
             Layout::LabelLists { .. } => {
                 "\nthat reads the first label of each list: several labels of one text are not supported".to_owned()
             }
+            Layout::Labelled { label, .. } | Layout::LabelledPairs { label, .. } if label == UNKNOWN => {
+                unclear_class(rows, order, self.labels).map_or_else(String::new, |found| format!("\n{found}"))
+            }
             Layout::Labelled { text, label } if task == Task::Classification => {
                 other_classes(rows, label, &[text], self.labels) + &share::rest(rows, &[text, label])
             }
             Layout::LabelledPairs { text, pair, label } if task == Task::Classification => {
-                other_classes(rows, label, &[text, pair], self.labels) + &share::rest(rows, &[text, pair, label])
+                other_classes(rows, label, &[text, pair], self.labels)
+                    + &share::rest(rows, &[text, pair, label])
+                    + &self.fit_pairs(layout, rows, source)
             }
             Layout::Texts { .. } if self.task == Task::Translation => as_pairs::unclear(rows, order),
             Layout::Pairs { source, target } => as_pairs::others(rows, order, [source, target]),
@@ -285,6 +323,12 @@ impl RowReader<'_> {
         learns_classes.then(of_classes).flatten().or_else(|| recognize(rows, order))
     }
 
+    /// Whether a tagger finds lists in the row, or another task reads it.
+    fn has_lists(&self, row: &Map<String, Value>) -> bool {
+        let is_list = |name: &String| value_at(row, name).is_some_and(Value::is_array);
+        self.task != Task::Tagging || is_list(&self.labels.words_field) && is_list(&self.labels.tags_field)
+    }
+
     /// Whether the row has an answer and a rating of it: in a known layout, or in the fields that this reader is set to.
     fn is_rated(&self, row: &Map<String, Value>) -> bool {
         let is_chat = self.task == Task::Lm && self.text.format == TextFormat::Chat;
@@ -313,79 +357,5 @@ impl RowReader<'_> {
         }
         let is_set = self.corpus.source_field == *source || self.corpus.target_field == *target;
         is_set || says_direction(source, target)
-    }
-
-    /// Whether the row has what this reader looks for.
-    fn reads(&self, row: &Map<String, Value>) -> bool {
-        // A template says by itself what it needs.
-        let has = |name: &str| has(row, name);
-        let line = || Value::Object(row.clone()).to_string();
-        match self.task {
-            Task::Translation => {
-                let is_answer = ["completion", "response", "answer"].contains(&self.corpus.target_field.as_str());
-                // Other pairs may have a score: a good one is worth a translation, too.
-                let learns_rated = is_answer && row.contains_key("prompt") && is_rated(row);
-                has(&self.corpus.source_field) && has(&self.corpus.target_field) && !learns_rated
-            }
-            Task::Lm | Task::Mlm => match self.text.format {
-                TextFormat::Chat => Conversation::parse(&line(), &self.text.field).is_ok(),
-                TextFormat::Preferences => Preference::parse(&line()).is_ok(),
-                _ => has(&self.text.field),
-            },
-            Task::Classification => has(&self.labels.text_field) && has_one_label(row, &self.labels.label_field),
-            Task::Tagging => has(&self.labels.words_field) && has(&self.labels.tags_field),
-        }
-    }
-
-    /// Returns the task that reads the layout, and the settings that this reader lacks; `None` if nothing reads it.
-    fn flags(&self, layout: &Layout) -> Option<(Task, Vec<String>)> {
-        let text_task = if self.task == Task::Mlm { Task::Mlm } else { Task::Lm };
-        let (field, format) = (&self.text.field, self.text.format);
-        let set_format = |wanted, name: &str| (format != wanted).then(|| format!("--set data.text.format={name}"));
-        let is_default = *field == TextConfig::default().field;
-        // Usual names need no flag, unless the configuration has other ones.
-        let chat = |wanted: &str, is_usual: bool| {
-            let field = (field != wanted && !(is_usual && is_default)).then(|| flag("data.text.field", wanted));
-            (Task::Lm, set_format(TextFormat::Chat, "chat").into_iter().chain(field).collect())
-        };
-        let as_text = |name: &String| {
-            let other = !matches!(format, TextFormat::Auto | TextFormat::Jsonl);
-            let format = other.then(|| "--set data.text.format=jsonl".to_owned());
-            let field = (field != name).then(|| flag("data.text.field", name));
-            (text_task, format.into_iter().chain(field).collect())
-        };
-
-        Some(match layout {
-            Layout::Rated => return None,
-            Layout::Preferences => (Task::Lm, set_format(TextFormat::Preferences, "preferences").into_iter().collect()),
-            Layout::Conversations { field } => chat(field, ["messages", "conversations"].contains(&field.as_str())),
-            Layout::Answers { question, answer } => {
-                chat(&format!("{question},{answer}"), ANSWERS.contains(&[question, answer]))
-            }
-            Layout::Tagged { words, tags } => {
-                let now = self.labels;
-                let of_words = ("data.labels.words_field", &now.words_field, words);
-                (Task::Tagging, lacking([of_words, ("data.labels.tags_field", &now.tags_field, tags)]))
-            }
-            Layout::Labelled { text, .. } if matches!(self.task, Task::Lm | Task::Mlm) => as_text(text),
-            Layout::Labelled { text, label } => {
-                let now = self.labels;
-                let of_text = ("data.labels.text_field", &now.text_field, text);
-                (Task::Classification, lacking([of_text, ("data.labels.label_field", &now.label_field, label)]))
-            }
-
-            Layout::LabelledPairs { text, pair, label } => {
-                let LabelConfig { text_field, pair_field, label_field, .. } = self.labels;
-                let of_text = ("data.labels.text_field", text_field, text);
-                let of_pair = ("data.labels.pair_field", pair_field, pair);
-                (Task::Classification, lacking([of_text, of_pair, ("data.labels.label_field", label_field, label)]))
-            }
-            Layout::LabelLists { text, list: LabelList::Names(label) | LabelList::Spans(label, _) } => {
-                let of_text = ("data.labels.text_field", &self.labels.text_field, text);
-                (Task::Classification, lacking([of_text, ("data.labels.label_field", &self.labels.label_field, label)]))
-            }
-            Layout::Pairs { source, target } => (Task::Translation, self.pair_flags(source, target)),
-            Layout::Texts { field } => as_text(field),
-        })
     }
 }

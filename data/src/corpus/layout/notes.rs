@@ -114,7 +114,9 @@ impl RowReader<'_> {
         if self.text.format == TextFormat::Preferences && self.task == Task::Lm {
             return contradicted(file, format);
         }
-        if reads_rows { self.left_out(file, format, rows) } else { None }
+        let left_out = || if reads_rows { self.left_out(file, format, rows) } else { None };
+        let written = if reads_rows { self.note_on_written((file, format), rows) } else { None };
+        written.or_else(left_out)
     }
 
     /// Says how options and other texts of a question get into its prompt.

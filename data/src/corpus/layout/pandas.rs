@@ -4,7 +4,11 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::corpus::jq::fed;
+use crate::corpus::jq::{fed, in_jq, piped};
+use crate::terminal::shell_word;
+
+/// Values of a column from which several lists of one length are columns.
+const FEWEST: usize = 5;
 
 /// Returns the orientation of `DataFrame.to_json` that the only row of a file has. `records` is not among them: Kiln reads it.
 pub(super) fn orientation(rows: &[Map<String, Value>]) -> Option<&'static str> {
@@ -16,6 +20,10 @@ pub(super) fn orientation(rows: &[Map<String, Value>]) -> Option<&'static str> {
     }
     if has(&["columns", "data"]) && is_list("columns") && is_list("data") {
         return Some("split");
+    }
+
+    if are_columns(row) {
+        return Some("list");
     }
 
     // The numbers of the rows are the keys outside or inside.
@@ -34,8 +42,33 @@ pub(super) fn orientation(rows: &[Map<String, Value>]) -> Option<&'static str> {
     }
 }
 
-/// Says what the table is, and how to get a row per line.
-pub(super) fn advice(path: &Path, orientation: &str) -> String {
+/// Whether the row is a table whose columns are lists: all have one length, and one of them has texts rather than words.
+fn are_columns(row: &Map<String, Value>) -> bool {
+    let columns: Option<Vec<&Vec<Value>>> = row.values().map(Value::as_array).collect();
+    let Some(columns) = columns.filter(|columns| columns.len() > 1) else { return false };
+    let are_single = |column: &&Vec<Value>| column.iter().all(|value| !value.is_object() && !value.is_array());
+    let is_text = |value: &&Value| value.as_str().is_some_and(|text| text.trim().contains(' '));
+    let has_texts = |column: &&Vec<Value>| 2 * column.iter().filter(is_text).count() > column.len();
+    let n = columns[0].len();
+    n >= FEWEST
+        && columns.iter().all(|column| column.len() == n)
+        && columns.iter().all(are_single)
+        && columns.iter().any(has_texts)
+}
+
+/// Says what the table is, and how to get a row per line. `row` is the whole table.
+pub(super) fn advice(path: &Path, orientation: &str, row: &Map<String, Value>) -> String {
+    if orientation == "list" {
+        let fields: Vec<String> =
+            row.keys().map(|name| format!("{}: {}[$i]", Value::from(name.as_str()), in_jq(name))).collect();
+        let program =
+            format!(". as $t | range($t{} | length) as $i | $t | {{{}}}", first_in_jq(row), fields.join(", "));
+        return format!(
+            "{}: it is one table, whose columns are lists, and a row per line is wanted\nto make rows of it: {} > rows.jsonl",
+            path.display(),
+            piped(path, &format!("jq -c {}", shell_word(&program)))
+        );
+    }
     let program = format!(
         "python3 -c 'import pandas; pandas.read_json(open(0), orient=\"{orientation}\")\
          .to_json(\"rows.jsonl\", orient=\"records\", lines=True)'"
@@ -46,4 +79,10 @@ pub(super) fn advice(path: &Path, orientation: &str) -> String {
          df.to_json(\"rows.jsonl\", orient=\"records\", lines=True)\nto convert it: {}",
         fed(path, &program)
     )
+}
+
+/// Returns the path of the first column for jq, behind a variable.
+fn first_in_jq(row: &Map<String, Value>) -> String {
+    let path = row.keys().next().map_or_else(String::new, |name| in_jq(name));
+    path.strip_prefix(".[").map_or(path.clone(), |rest| format!("[{rest}"))
 }

@@ -18,8 +18,10 @@ pub(super) use self::names::is_answer_word;
 use self::names::{Side, side_of};
 use crate::corpus::fields::words_of;
 use crate::corpus::jq::{in_jq, path_in_jq};
+use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_of};
 use crate::corpus::text::{direction_of, is_system};
+use crate::corpus::values;
 
 /// Words of the fields with the question, best first.
 const PROMPTS: [&str; 16] = [
@@ -154,10 +156,11 @@ fn is_message(value: &Value) -> bool {
 fn is_answer(value: &Value) -> bool {
     match value {
         Value::String(text) => {
-            let text = text.trim();
-            !text.is_empty() && text.parse::<f64>().is_err() && !["true", "false"].contains(&&*text.to_lowercase())
+            !values::is_nothing(text) && text.trim().parse::<f64>().is_err() && !values::is_boolean(text)
         }
-        Value::Array(list) => list.first().is_some_and(|first| first.is_string() || is_message(first)),
+        Value::Array(list) => list
+            .first()
+            .is_some_and(|first| first.as_str().is_some_and(|text| !values::is_nothing(text)) || is_message(first)),
         value => is_message(value),
     }
 }
@@ -213,10 +216,15 @@ fn of_two(row: &Map<String, Value>, asked: Option<&Field<'_>>, [good, bad]: [&Fi
 }
 
 /// A good and a bad answer, with opposite words in their names.
-fn opposite(_: &[Map<String, Value>], row: &Map<String, Value>, fields: &[Field<'_>]) -> Option<Preferred> {
+fn opposite(rows: &[Map<String, Value>], row: &Map<String, Value>, fields: &[Field<'_>]) -> Option<Preferred> {
+    // Few rows may have such answers, next to a better list of them in all rows.
+    let is_usual = |field: &Field<'_>| {
+        let answers = rows.iter().filter(|row| value_at(row, &field.name()).is_some_and(is_answer));
+        2 * answers.count() >= rows.len()
+    };
     let sided: Vec<(&Field<'_>, Side, Vec<String>)> = fields
         .iter()
-        .filter(|field| is_answer(field.value))
+        .filter(|field| is_answer(field.value) && is_usual(field))
         .filter_map(|field| side_of(&field.words()).map(|(side, stem)| (field, side, stem)))
         .collect();
     let mut pairs = Vec::new();
@@ -286,7 +294,9 @@ fn in_list(_: &[Map<String, Value>], row: &Map<String, Value>, fields: &[Field<'
         let order = if high_is_good { ["max_by", "min_by"] } else { ["min_by", "max_by"] };
         let [chosen, rejected] = order.map(|order| format!("($all | {order}({rating}){text})"));
         let made = row_in_jq(row, Some(&asked_path), [&chosen, &rejected]);
-        format!("{from} as $all | {made} | select(.chosen != .rejected)")
+        // Answers with the same ratings are not better or worse.
+        let are_rated = format!("select({from} | map({rating}) | unique | length > 1)");
+        format!("{are_rated} | {from} as $all | {made} | select(.chosen != .rejected)")
     };
     if let Some(first) = values[0].as_object() {
         let texts = first.iter().filter(|(_, value)| value.is_string());

@@ -5,21 +5,22 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::Layout;
-use crate::corpus::fields::{ANSWERS, Strings, is_about, is_label, is_text, words_of};
+use crate::corpus::columns::{Column, ENOUGH_ROWS, column_at, columns_of};
+use crate::corpus::compared::compared_among;
+use crate::corpus::fields::{ANSWERS, has_label_word, is_about, is_analysis, is_label, is_text, words_of};
 use crate::corpus::pairs::{says_direction, texts_of};
-use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_changed_into, is_of};
 use crate::corpus::text::Rating;
 
-/// Rows from which a field whose values recur is a class.
-const ENOUGH_ROWS: usize = 8;
 /// Words of fields that say who wrote a text.
 const PEOPLE: [&str; 10] = ["user", "author", "name", "sender", "from", "by", "speaker", "username", "nick", "channel"];
-/// Longest name of a class, in bytes.
-const LONGEST_LABEL: usize = 60;
+/// Tags of words from which they recur.
+const ENOUGH_TAGS: usize = 40;
 
 /// Returns the layout of `rows`, the first of a file. `order` has the names of the fields in the order of the file.
 pub(super) fn recognize(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
+    let usual = usual_rows(rows);
+    let rows = usual.as_slice();
     let first = rows.first()?;
     let has = |name: &str| first.contains_key(name);
     if has("chosen") && has("rejected") {
@@ -38,6 +39,13 @@ pub(super) fn recognize(rows: &[Map<String, Value>], order: &[String]) -> Option
         return Some(Layout::Answers { question: question.into(), answer: answer.into() });
     }
     tagged(rows, ["", ""]).or_else(|| of_strings(rows, order))
+}
+
+/// Returns the rows with the fields of the first one, if nearly all have them: the others are of another kind.
+fn usual_rows(rows: &[Map<String, Value>]) -> Vec<Map<String, Value>> {
+    let is_usual = |row: &&Map<String, Value>| rows.first().is_some_and(|first| first.keys().eq(row.keys()));
+    let usual: Vec<Map<String, Value>> = rows.iter().filter(is_usual).cloned().collect();
+    if 10 * usual.len() >= 9 * rows.len() { usual } else { rows.to_vec() }
 }
 
 /// Whether the row has a conversation and says of its answer whether it is good.
@@ -67,10 +75,8 @@ pub(super) fn tagged(rows: &[Map<String, Value>], named: [&str; 2]) -> Option<La
     let first = rows.first()?;
     let list = |row: &'_ Map<String, Value>, name: &str| row.get(name).and_then(Value::as_array).cloned();
     let is_words = |name: &&String| list(first, name).is_some_and(|words| words.iter().all(Value::is_string));
-    let n_distinct = |name: &str| {
-        let values = rows.iter().filter_map(|row| list(row, name)).flatten().map(|value| value.to_string());
-        values.collect::<HashSet<_>>().len()
-    };
+    let values = |name: &str| rows.iter().filter_map(|row| list(row, name)).flatten().collect::<Vec<_>>();
+    let n_distinct = |name: &str| values(name).iter().map(Value::to_string).collect::<HashSet<_>>().len();
     let is_equally_long = |a: &str, b: &str| {
         rows.iter().all(|row| match (list(row, a), list(row, b)) {
             (Some(a), Some(b)) => a.len() == b.len() && b.iter().all(|tag| tag.is_string() || tag.is_i64()),
@@ -81,6 +87,7 @@ pub(super) fn tagged(rows: &[Map<String, Value>], named: [&str; 2]) -> Option<La
     let mut found: Vec<(&String, &String)> = Vec::new();
     for words in first.keys().filter(is_words) {
         let tags = first.keys().filter(|tags| *tags != words && is_equally_long(words, tags));
+        let tags = tags.filter(|tags| tags.as_str() == named[1] || are_tags(&values(words), tags, &values(tags)));
         found.extend(tags.map(|tags| (words, tags)));
     }
     // Tags recur more often than words. Of several lists of tags (of parts of speech, of names) the one called so counts.
@@ -93,66 +100,34 @@ pub(super) fn tagged(rows: &[Map<String, Value>], named: [&str; 2]) -> Option<La
     Some(Layout::Tagged { words: words.clone(), tags: tags.clone() })
 }
 
-/// What is known of a field.
-#[derive(Default)]
-pub(super) struct Column {
-    n_bytes: usize,
-    n_words: usize,
-    longest: usize,
-    n: usize,
-    distinct: HashSet<String>,
-    pub(super) is_string: bool,
-    pub(super) is_bool: bool,
-}
-
-impl Column {
-    /// Whether all rows have the same text, such as the name of a role.
-    fn is_constant(&self) -> bool {
-        self.n >= ENOUGH_ROWS && self.distinct.len() == 1
-    }
-
-    /// Whether few values recur in many rows.
-    pub(super) fn recurs(&self) -> bool {
-        self.n >= ENOUGH_ROWS && self.distinct.len() > 1 && self.distinct.len() * 4 <= self.n
-    }
-
-    /// Whether its values are short enough for names of classes.
-    pub(super) fn is_short(&self) -> bool {
-        self.n > 0 && self.longest <= LONGEST_LABEL
-    }
-
-    /// Describes the field `name` as a column of strings.
-    pub(super) fn strings<'a>(&self, name: &'a str) -> Strings<'a> {
-        Strings { name, n_bytes: self.n_bytes, n_words: self.n_words, n: self.n, recurs: self.recurs() }
-    }
-
-    fn add(&mut self, text: &str, value: &Value) {
-        self.n_bytes += text.len();
-        self.n_words += text.split_whitespace().count();
-        self.longest = self.longest.max(text.len());
-        self.n += 1;
-        (self.is_string, self.is_bool) = (value.is_string(), value.is_boolean());
-        self.distinct.insert(text.to_owned());
-    }
-}
-
-/// Describes what rows have in one field.
-pub(super) fn column_at(rows: &[Map<String, Value>], path: &str) -> Column {
-    let mut column = Column::default();
-    for value in rows.iter().filter_map(|row| value_at(row, path)) {
-        match value {
-            Value::String(text) => column.add(text, value),
-            Value::Bool(_) | Value::Number(_) => column.add(&value.to_string(), value),
-            _ => {}
-        }
-    }
-    column
+/// Whether a list called `name` has tags of as many words: neither texts nor the same words in another spelling, and few that recur.
+fn are_tags(words: &[Value], name: &str, tags: &[Value]) -> bool {
+    let texts = |list: &[Value]| list.iter().filter_map(Value::as_str).filter(|text| text.trim().contains(' ')).count();
+    let is_same = |(word, tag): &(&Value, &Value)| {
+        word.as_str().zip(tag.as_str()).is_some_and(|(word, tag)| word.eq_ignore_ascii_case(tag))
+    };
+    let n_same = words.iter().zip(tags).filter(is_same).count();
+    let n_distinct = tags.iter().map(Value::to_string).collect::<HashSet<_>>().len();
+    let is_of_words = is_analysis(name) && !["pos", "tags"].iter().any(|word| name.contains(word));
+    let are_few = tags.len() < ENOUGH_TAGS || 2 * n_distinct <= tags.len();
+    !tags.is_empty()
+        && !is_of_words
+        && are_few
+        && 2 * n_same < tags.len()
+        && texts(tags) == 0
+        && 10 * texts(words) <= words.len()
 }
 
 /// Rows of strings: labelled texts, pairs or texts.
 fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
+    if let Some([text, pair, label]) = compared_texts(rows, order) {
+        return Some(Layout::LabelledPairs { text, pair, label });
+    }
     let columns = columns_of(rows);
-    let strings = strings_of(&columns, order);
+    let mut strings = strings_of(&columns, order);
+    if strings.iter().any(|(name, _)| !is_name_of_someone(rows, name)) {
+        strings.retain(|(name, _)| !is_name_of_someone(rows, name));
+    }
     let longest = |except: Option<&String>| {
         let others = strings.iter().filter(|(name, _)| Some(*name) != except);
         others
@@ -160,26 +135,22 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
             .map(|(name, _)| (*name).clone())
     };
 
-    let names: Vec<&str> = strings.iter().map(|(name, _)| name.as_str()).collect();
-    let label = label_of(&columns);
-    // Names of files and repositories stand next to two texts; a class of them, too, where the names say what is made of what.
     let words = texts_in(rows, order);
-    let two: Vec<&str> = names.iter().copied().filter(|name| words.iter().any(|text| text == name)).collect();
-    let is_pair = two.len() == 2 && (label.is_none() || is_changed_into(two[0], two[1]).is_some());
-    let names = if is_pair { two } else { names };
-    let strings: Vec<(&String, &Column)> =
-        strings.iter().copied().filter(|(name, _)| names.contains(&name.as_str())).collect();
+    let are_several = words.len() > 1 && words.iter().all(|name| columns[name].has_words());
+    // Next to several texts, values that recur are about them, such as the name of a database or a level, unless the name says otherwise.
+    let label = label_of(rows, &columns).filter(|name| !are_several || is_label(name) || has_label_word(name));
+    let all: Vec<&str> = strings.iter().map(|(name, _)| name.as_str()).collect();
+    let two: Vec<&str> = all.iter().copied().filter(|name| words.iter().any(|text| text == name)).collect();
     // The same words in all rows, such as the name of a role, are not a text, unless the names of the fields say so.
-    let is_text = |at: usize| !strings[at].1.is_constant();
-    let are_texts = |source: usize, target: usize| {
-        says_direction(names[source], names[target]) || is_text(source) && is_text(target)
-    };
-    let are_pair = match texts_of(&names) {
-        [Some(source), Some(target)] if are_texts(source, target) => {
-            Some(Layout::Pairs { source: names[source].into(), target: names[target].into() })
-        }
-        _ => None,
-    };
+    let can_be = |name: &str| !columns[name].is_constant();
+    let are_texts = |source: &str, target: &str| says_direction(source, target) || can_be(source) && can_be(target);
+    let varies = |name: &&str| !columns[*name].recurs();
+    let is_known = |pair: &[&str; 2]| says_direction(pair[0], pair[1]) && pair.iter().all(varies);
+    let is_pair = two.len() == 2 && (label.is_none() || is_changed_into(two[0], two[1]).is_some());
+    let names = if is_pair || are_several && two.len() > 2 { two } else { all.clone() };
+    let found = pair_among(&all).filter(is_known).or_else(|| pair_among(&names));
+    let found = found.filter(|[source, target]| are_texts(source, target));
+    let are_pair = found.map(|[source, target]| Layout::Pairs { source: source.into(), target: target.into() });
     // Two texts with the names of a pair are one, also where a third field is a class.
     let is_sure = names.len() >= 2 && label.as_ref().is_none_or(|label| !are_of(are_pair.as_ref(), label));
     if let (Some(pair), true) = (&are_pair, is_sure) {
@@ -193,22 +164,43 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     are_pair.or_else(|| Some(Layout::Texts { field: longest(None)? }))
 }
 
+/// Returns which of the names stand for the source and the target.
+fn pair_among<'n>(names: &[&'n str]) -> Option<[&'n str; 2]> {
+    let [source, target] = texts_of(names);
+    Some([names[source?], names[target?]])
+}
+
+/// Returns two texts that somebody compares, and the field that says how they belong together.
+pub(super) fn compared_texts(rows: &[Map<String, Value>], order: &[String]) -> Option<[String; 3]> {
+    let texts = texts_in(rows, order);
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let columns: Vec<(&str, Column)> = order.iter().map(|name| (name.as_str(), column_at(rows, name))).collect();
+    let found = compared_among(&texts, columns.iter().map(|(name, column)| (*name, column)))?;
+    Some(found.map(str::to_owned))
+}
+
 /// Whether a field says who wrote a text: by its name, with values of one word.
 pub(super) fn is_name_of_someone(rows: &[Map<String, Value>], name: &str) -> bool {
     let is_someone = words_of(name).iter().any(|word| PEOPLE.contains(&word.as_str()));
     let column = column_at(rows, name);
-    is_someone && column.n_words < 2 * column.n
+    // A name of something stands in one row.
+    let is_unique = column.n >= ENOUGH_ROWS && column.n_distinct() == column.n;
+    is_someone && column.n_words < 2 * column.n && !is_unique
 }
 
 /// Returns the fields of rows with texts of several words, in the order of the file: no names, no words that recur in all rows, and nothing
 /// about a text. If no field has several words, those with strings count.
 pub(super) fn texts_in(rows: &[Map<String, Value>], order: &[String]) -> Vec<String> {
+    let usual = usual_rows(rows);
+    let rows = usual.as_slice();
     let columns = columns_of(rows);
     let strings = strings_of(&columns, order);
-    let can_be = |(name, column): &&(&String, &Column)| !column.is_constant() && !is_name_of_someone(rows, name);
+    let can_be = |(name, column): &&(&String, &Column)| {
+        !column.is_constant() && !is_name_of_someone(rows, name) && !is_analysis(name)
+    };
     let texts: Vec<&(&String, &Column)> = strings.iter().filter(can_be).collect();
-    let has_words = |(_, column): &&&(&String, &Column)| 2 * column.n_words > 3 * column.n;
-    let with_words: Vec<String> = texts.iter().filter(has_words).map(|(name, _)| (*name).clone()).collect();
+    let with_words: Vec<String> =
+        texts.iter().filter(|(_, column)| column.has_words()).map(|(name, _)| (*name).clone()).collect();
     match with_words.len() {
         0 | 1 => texts.into_iter().map(|(name, _)| (*name).clone()).collect(),
         _ => with_words,
@@ -217,16 +209,12 @@ pub(super) fn texts_in(rows: &[Map<String, Value>], order: &[String]) -> Vec<Str
 
 /// Returns the columns of strings that are not about another one, in the order of the file.
 pub(super) fn strings_of<'a>(columns: &'a BTreeMap<String, Column>, order: &[String]) -> Vec<(&'a String, &'a Column)> {
-    let mut strings: Vec<(&String, &Column)> =
-        columns.iter().filter(|(name, column)| column.is_string && !is_about(name)).collect();
+    let can_be = |(name, column): &(&String, &Column)| {
+        column.is_string && !is_about(name) && !column.is_id(name) && !column.has_no_texts()
+    };
+    let mut strings: Vec<(&String, &Column)> = columns.iter().filter(can_be).collect();
     strings.sort_by_key(|(name, _)| order.iter().position(|other| other == *name).unwrap_or(usize::MAX));
     strings
-}
-
-pub(super) fn columns_of(rows: &[Map<String, Value>]) -> BTreeMap<String, Column> {
-    let mut columns = BTreeMap::new();
-    rows.iter().for_each(|row| collect("", row, &mut columns));
-    columns
 }
 
 /// Whether the pair has the field `name` on one of its sides.
@@ -235,27 +223,11 @@ fn are_of(pair: Option<&Layout>, name: &str) -> bool {
 }
 
 /// Returns the field that holds a class: by its name, or because its values recur.
-fn label_of(columns: &BTreeMap<String, Column>) -> Option<String> {
-    let candidates = columns.iter().filter(|(name, _)| !is_about(name) && !is_of(Role::Context, name));
-    let found = candidates.filter(|(name, column)| column.is_short() && (is_label(name) || column.recurs()));
+fn label_of(rows: &[Map<String, Value>], columns: &BTreeMap<String, Column>) -> Option<String> {
+    let found = columns.iter().filter(|(name, column)| {
+        let is_other = is_about(name) || is_of(Role::Context, name) || column.is_id(name) || column.are_tags();
+        !is_other && column.is_short() && (is_label(name) || column.recurs() && !is_name_of_someone(rows, name))
+    });
     let best = found.max_by_key(|(name, column)| (is_label(name), column.recurs(), column.is_string));
     best.map(|(name, _)| name.clone())
-}
-
-fn collect(prefix: &str, row: &Map<String, Value>, columns: &mut BTreeMap<String, Column>) {
-    for (key, value) in row {
-        let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-        let text = match value {
-            Value::Object(inner) => {
-                collect(&name, inner, columns);
-                continue;
-            }
-            Value::String(text) => text.clone(),
-            Value::Bool(_) | Value::Number(_) if value.as_f64().is_none_or(|number| number.fract() == 0.0) => {
-                value.to_string()
-            }
-            _ => continue,
-        };
-        columns.entry(name).or_default().add(&text, value);
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn refusal(row: &dyn Fn(usize) -> String, task: Task, format: TextFormat) -> String {
+pub(super) fn refusal(row: &dyn Fn(usize) -> String, task: Task, format: TextFormat) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("a.jsonl");
     std::fs::write(&file, (0..24).map(|n| row(n) + "\n").collect::<String>()).expect("writable");

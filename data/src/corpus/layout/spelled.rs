@@ -1,109 +1,63 @@
-//! Files that are not quite JSON lines: objects over several lines, with commas between them, as Python writes them, or texts alone.
+//! Fields that the user has named in another spelling than the rows, and fields that the rows have.
 
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use super::RowReader;
-use crate::corpus::jq::{fed, piped};
-use crate::corpus::text::{Task, TextFormat};
-use crate::formats::LineReader;
-
-/// Lines that show how a file is spelled.
-const LINES: usize = 200;
-/// A script that writes the objects of Python as JSON.
-const PYTHON: &str =
-    r#"python3 -c 'import ast, json; [print(json.dumps(ast.literal_eval(line))) for line in open(0) if line.strip()]'"#;
+use super::classes::has;
+use crate::corpus::columns::columns_of;
+use crate::corpus::labelled::LabelConfig;
+use crate::corpus::pairs::{CorpusConfig, flag};
+use crate::corpus::text::{Task, TextConfig};
+use crate::error::{Error, Result};
 
 impl RowReader<'_> {
-    /// Whether the file holds JSON lines for this reader.
-    pub(super) fn reads_json(&self, file: &Path) -> bool {
-        let name = file.to_string_lossy().to_ascii_lowercase();
-        let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
-        let by_name = [".jsonl", ".ndjson", ".json"].iter().any(|ending| name.ends_with(ending));
-        let is_text = matches!(self.task, Task::Lm | Task::Mlm);
-        by_name
-            && !(is_text && matches!(self.text.format, TextFormat::Lines | TextFormat::Files | TextFormat::BlankLines))
-    }
-
-    /// Says how a file becomes JSON lines that has none among its first ones. `rows`: the objects among these. `None` for other files.
-    pub(super) fn other_spelling(&self, file: &Path, rows: &[Map<String, Value>]) -> Option<String> {
-        let lines = first_lines(file).filter(|lines| 4 * rows.len() < lines.len() || rows.is_empty())?;
-        let first = lines.first()?;
-        let is_object = |line: &str| serde_json::from_str::<Map<String, Value>>(line).is_ok();
-        let most = |is_one: &dyn Fn(&str) -> bool| {
-            lines.len() > 1 && 2 * lines.iter().filter(|line| is_one(line)).count() > lines.len()
+    /// Refuses a field of the configuration that no row has and whose name stands in the rows with other capitals.
+    pub(super) fn check_spelling(&self, file: &Path, rows: &[Map<String, Value>]) -> Result<()> {
+        let columns = columns_of(rows);
+        let lacks = |name: &str| !rows.iter().any(|row| has(row, name));
+        let meant = |name: &str| {
+            let mut found = columns.keys().filter(|other| other.eq_ignore_ascii_case(name));
+            found.next().filter(|_| found.next().is_none())
         };
-        let is_text = |line: &str| serde_json::from_str::<String>(line.trim_end_matches(',')).is_ok();
-        let reads_texts = matches!(self.task, Task::Lm | Task::Mlm)
-            && matches!(self.text.format, TextFormat::Auto | TextFormat::Jsonl | TextFormat::Records);
+        let others = self.named_fields().into_iter().filter(|(_, name)| lacks(name));
+        let found: Vec<(&str, &str, &String)> =
+            others.filter_map(|(key, name)| Some((key, name, meant(name)?))).collect();
+        let Some((_, name, _)) = found.first() else { return Ok(()) };
+        let flags: Vec<String> = found.iter().map(|(key, _, meant)| flag(key, meant)).collect();
+        Err(Error::BadRows(format!(
+            "{}: no row has the field \"{name}\", whose name has other capitals there: {}",
+            file.display(),
+            flags.join(" ")
+        )))
+    }
 
-        let (what, command, then) = match () {
-            () if most(&|line| line.strip_suffix(',').is_some_and(is_object)) => {
-                ("objects with commas between them", piped(file, "sed -E 's/,[[:space:]]*$//'"), "")
-            }
-            () if most(&|line| line.starts_with("{'") && line.ends_with('}')) => {
-                ("objects as Python writes them", fed(file, PYTHON), "")
-            }
-            () if first.starts_with('{') && !is_object(first) && is_stream(&lines) => {
-                ("objects over several lines each", piped(file, "jq -c ."), "")
-            }
-            () if reads_texts && (is_array_of_texts(&lines) || most(&is_text)) => {
-                let program = if is_array_of_texts(&lines) { "jq -c '.[] | {text: .}'" } else { "jq -c '{text: .}'" };
-                let other = self.text.field != "text";
-                let then = if other { " and --set data.text.field=text" } else { "" };
-                ("texts without names", piped(file, program), then)
-            }
-            () => return None,
+    /// Whether the user has named a field of pairs that the rows have.
+    pub(super) fn has_named_a_field(&self, rows: &[Map<String, Value>]) -> bool {
+        let is_there = |name: &str| rows.iter().any(|row| has(row, name));
+        self.task == Task::Translation && self.named_fields().iter().any(|(_, name)| is_there(name))
+    }
+
+    /// Returns the fields that the configuration names for the task, with their keys, except usual ones.
+    fn named_fields(&self) -> Vec<(&'static str, &str)> {
+        let (corpus, labels) = (CorpusConfig::default(), LabelConfig::default());
+        let all = match self.task {
+            Task::Translation => vec![
+                ("data.corpus.source_field", &self.corpus.source_field, corpus.source_field),
+                ("data.corpus.target_field", &self.corpus.target_field, corpus.target_field),
+            ],
+            Task::Lm | Task::Mlm => vec![("data.text.field", &self.text.field, TextConfig::default().field)],
+            Task::Classification => vec![
+                ("data.labels.text_field", &self.labels.text_field, labels.text_field),
+                ("data.labels.label_field", &self.labels.label_field, labels.label_field),
+                ("data.labels.pair_field", &self.labels.pair_field, labels.pair_field),
+            ],
+            Task::Tagging => vec![
+                ("data.labels.words_field", &self.labels.words_field, labels.words_field),
+                ("data.labels.tags_field", &self.labels.tags_field, labels.tags_field),
+            ],
         };
-        Some(format!(
-            "{}: it has {what}, and an object per line is wanted\nto write them so: {command} > rows.jsonl\nand read rows.jsonl with the same \
-             flags{then}",
-            file.display()
-        ))
+        all.into_iter().filter(|(_, now, usual)| *now != usual).map(|(key, now, _)| (key, now.as_str())).collect()
     }
-}
-
-/// Returns the first lines that are not blank, without the spaces around them. `None` if the file cannot be read.
-fn first_lines(file: &Path) -> Option<Vec<String>> {
-    let (mut reader, mut line, mut lines) = (LineReader::open(file).ok()?, Vec::new(), Vec::new());
-    while lines.len() < LINES && reader.read_line(&mut line).ok()? {
-        let text = String::from_utf8_lossy(&line);
-        let text = text.trim_start_matches('\u{feff}').trim();
-        lines.extend((!text.is_empty()).then(|| text.to_owned()));
-        line.clear();
-    }
-    Some(lines)
-}
-
-/// Whether the lines are several objects, each over several lines. The last one may go on behind them.
-fn is_stream(lines: &[String]) -> bool {
-    let text = lines.join("\n");
-    let objects = serde_json::Deserializer::from_str(&text).into_iter::<Map<String, Value>>();
-    let (mut n, mut is_whole) = (0, true);
-    for object in objects {
-        match object {
-            Ok(_) => n += 1,
-            Err(error) => is_whole = error.is_eof() && lines.len() == LINES,
-        }
-    }
-    n > 1 && is_whole
-}
-
-/// Whether the lines are one list of texts. It may go on behind them.
-fn is_array_of_texts(lines: &[String]) -> bool {
-    let text = lines.join("\n");
-    let Some(inside) = text.trim_start().strip_prefix('[') else { return false };
-    let mut rest = inside.trim_start();
-    let mut n = 0;
-    while rest.starts_with('"') {
-        let mut texts = serde_json::Deserializer::from_str(rest).into_iter::<String>();
-        match texts.next() {
-            Some(Ok(_)) => n += 1,
-            _ => return n > 1,
-        }
-        rest = rest[texts.byte_offset()..].trim_start();
-        rest = rest.strip_prefix(',').map_or(rest, str::trim_start);
-    }
-    n > 1 && (rest.is_empty() || rest.starts_with(']'))
 }

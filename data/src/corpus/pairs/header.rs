@@ -20,6 +20,7 @@ use self::texts::columns_of_texts;
 use super::{CorpusConfig, Header};
 use crate::corpus::roles::is_changed_into;
 use crate::error::Result;
+use crate::formats::CsvRows;
 
 /// Where a file has its texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,10 +82,7 @@ impl Columns {
         }
 
         if is_probably_header(&names, others) {
-            // Below the names, some columns have numbers alone.
-            let texts = columns_of_texts(others, names.len());
-            let texts: Vec<&str> = texts.into_iter().map(|column| names[column]).collect();
-            return Err(ask(path, &names, &texts, numbers_are_set));
+            return Err(ask(path, &names, others, numbers_are_set));
         }
         if may_be_names(&names, others) {
             notes.push(format!(
@@ -154,6 +152,14 @@ pub(super) fn is_probably_header(names: &[&str], others: &[Vec<String>]) -> bool
     looks_like_header(&once) || differs_in_kind(names, others) || (has_usual_name(&once) && may_be_names(names, others))
 }
 
+/// Whether the first row of a table names its columns, and the run has not said otherwise.
+pub(in crate::corpus) fn names_columns(path: &Path, config: &CorpusConfig) -> bool {
+    let Ok((_, rows)) = CsvRows::first_rows_by_name(path) else { return false };
+    let Some((first, others)) = rows.split_first().filter(|_| rows_above(&rows) == 0) else { return false };
+    let names: Vec<&str> = first.iter().map(|name| name.trim()).collect();
+    config.header != Header::No && !numbers_are_set(config) && is_probably_header(&names, others)
+}
+
 /// Returns the keys that say where the texts of a row are, as far as `config` sets them.
 pub(super) fn keys_of_columns(config: &CorpusConfig) -> Option<&'static str> {
     match (names_are_set(config), numbers_are_set(config)) {
@@ -181,11 +187,19 @@ pub(crate) fn texts_of(names: &[&str]) -> [Option<usize>; 2] {
             return [Some(source), Some(target)];
         }
     }
+
     let first =
         |role: Role, except: Option<usize>| (0..roles.len()).find(|at| roles[*at] == role && Some(*at) != except);
+    // One of both may have a name that goes with the other one: `question` and `sql`.
+    let only = |fits: &dyn Fn(usize) -> bool| {
+        let mut found = (0..names.len()).filter(|at| fits(*at));
+        found.next().filter(|_| found.next().is_none())
+    };
+    let made_of = |source: usize| only(&|at| is_changed_into(names[source], names[at]) == Some(true));
+    let made_into = |target: usize| only(&|at| is_changed_into(names[at], names[target]) == Some(true));
     let target = first(Role::Target, None);
-    let source = first(Role::Source, None).or_else(|| first(Role::Text, target));
-    let target = target.or_else(|| first(Role::Text, source));
+    let source = first(Role::Source, None).or_else(|| target.and_then(made_into)).or_else(|| first(Role::Text, target));
+    let target = target.or_else(|| source.and_then(made_of)).or_else(|| first(Role::Text, source));
     match (source, target, names.len()) {
         (None, None, 2) => [Some(0), Some(1)],
         (Some(one), None, 2) | (None, Some(one), 2) if source.is_some() => [Some(one), Some(1 - one)],

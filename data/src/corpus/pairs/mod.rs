@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use block::PairBlock;
 pub use config::{CorpusConfig, CorpusFormat, Header};
 pub(crate) use header::{flag, says_direction, texts_of};
-pub(super) use header::{refuse_lines_above, rows_above};
+pub(super) use header::{names_columns, refuse_lines_above, rows_above};
 pub(crate) use row::{Pair, RowParser, length_problem};
 pub use table::Table;
 pub(super) use table::check_delimiter;

@@ -106,7 +106,7 @@ const OF_RATINGS: [&str; 38] = [
 /// The first so many of [`GOOD`] and [`BAD`] count for labels, too.
 const OF_LABELS: usize = 9;
 /// Values that rate an answer as good.
-const GOOD: [&str; 20] = [
+const GOOD: [&str; 21] = [
     "true",
     "good",
     "desirable",
@@ -126,10 +126,11 @@ const GOOD: [&str; 20] = [
     "approved",
     "great",
     "excellent",
+    "accept",
     "\u{1f44d}",
 ];
 /// Values that rate an answer as bad.
-const BAD: [&str; 20] = [
+const BAD: [&str; 22] = [
     "false",
     "bad",
     "undesirable",
@@ -148,9 +149,18 @@ const BAD: [&str; 20] = [
     "no",
     "poor",
     "terrible",
+    "reject",
+    "declined",
     "worse",
     "\u{1f44e}",
 ];
+
+/// Words of names whose field says with a word of [`DECISIONS`] what somebody has decided.
+const STATES: [&str; 9] =
+    ["status", "state", "decision", "outcome", "review", "moderation", "judgment", "judgement", "annotation"];
+/// Words that say what somebody has decided of an answer, whatever else the field says.
+const DECISIONS: [&str; 10] =
+    ["approved", "accepted", "accept", "correct", "good", "rejected", "reject", "declined", "incorrect", "bad"];
 
 /// Rows that are good by one rating, as fractions to try one after another.
 const SHARES: [f64; 6] = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
@@ -177,6 +187,10 @@ impl<'a> Rating<'a> {
     fn all(row: &'a Map<String, Value>) -> impl Iterator<Item = Self> {
         let is_compared = row.contains_key("chosen") && row.contains_key("rejected");
         row.iter().filter(move |_| !is_compared).filter_map(|(field, value)| {
+            let is_state = words_of(field).iter().any(|word| STATES.contains(&word.as_str()));
+            if is_state && is_one_of(&DECISIONS, value) {
+                return Some(Self { field, value, high_is_good: true });
+            }
             let high_is_good = direction_of(field)?;
             // A label may name a class, such as a sentiment.
             let n_words = if words_of(field).iter().any(|word| word == "label") { OF_LABELS } else { GOOD.len() };
@@ -346,6 +360,11 @@ fn joined(conditions: &[String]) -> String {
 fn short(number: f64) -> f64 {
     let rounded = (number * 1000.0).round() / 1000.0;
     if number.to_string().len() > 6 && rounded != 0.0 { rounded } else { number }
+}
+
+/// Whether a word of the name is the name of a rating.
+pub(crate) fn rates(field: &str) -> bool {
+    words_of(field).iter().any(|word| RATINGS.iter().any(|(name, _)| name == word))
 }
 
 /// Returns whether a high value of a rating means a good answer; `None` if the name is not the name of a rating.

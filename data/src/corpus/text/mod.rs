@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-pub(super) use answers::{Rating, direction_of};
+pub(super) use answers::{Rating, direction_of, rates};
 pub(super) use around::is_system;
 pub(crate) use block::{DocumentPart, TextBlock, TextBlocks};
 pub use config::{Learn, Packing, Task, TextConfig, TextFormat};

@@ -4,12 +4,15 @@ use serde_json::{Map, Value};
 
 use super::{Foreign, WayOut};
 use crate::corpus::fields::words_of;
-use crate::corpus::jq::in_jq;
+use crate::corpus::jq::{in_jq, path_in_jq};
+use crate::corpus::path::value_at;
 
 /// Messages of a row, where rows do not say which conversation they belong to.
 pub(in crate::corpus::layout) const MESSAGES: usize = 8;
 /// Names of the field with the person, best first.
 const PERSONS: [&str; 9] = ["from", "sender", "author", "speaker", "user", "username", "nick", "name", "who"];
+/// Names of the field with the name in an object with the person, best first.
+const NAMES: [&str; 6] = ["name", "username", "nickname", "display_name", "global_name", "first_name"];
 /// Names of the field with the message, best first.
 const TEXTS: [&str; 7] = ["text", "content", "message", "body", "utterance", "msg", "value"];
 /// Words of a field that numbers conversations.
@@ -25,12 +28,14 @@ pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
             rows.iter().any(|row| row.get(field).is_some_and(is_one)).then_some(field)
         })
     };
-    // Persons may be numbers: of accounts or of telephones.
-    let person =
-        find(&PERSONS, Value::is_string).or_else(|| find(&PERSONS, |value| value.is_i64() || value.is_u64()))?;
     let text = find(&TEXTS, Value::is_string)?;
-    let spelled = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let all: Vec<String> = rows.iter().filter_map(|row| row.get(person).map(spelled)).collect();
+    // Persons may be numbers, of accounts or of telephones, and their names may stand in an object.
+    let is_number = |value: &Value| value.is_i64() || value.is_u64();
+    let person = find(&PERSONS, Value::is_string).or_else(|| find(&PERSONS, is_number));
+    let person = person.map_or_else(|| inside(&rows[0]), |person| Some(vec![person.clone()]))?;
+    let of_row = |row: &Map<String, Value>| value_at(row, &person.join(".")).cloned();
+    let spelled = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let all: Vec<String> = rows.iter().filter_map(|row| of_row(row).map(spelled)).collect();
     let names = names_of(all.iter().map(String::as_str))?;
     let number = rows[0].keys().find(|field| {
         let values: Vec<String> = rows.iter().filter_map(|row| Some(row.get(*field)?.to_string())).collect();
@@ -39,11 +44,11 @@ pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
     });
 
     let answers = &names[1];
-    let is_number = rows.iter().any(|row| row.get(person).is_some_and(Value::is_number));
+    let is_number = rows.iter().any(|row| of_row(row).is_some_and(|value| value.is_number()));
     let answers = if is_number { answers.clone() } else { Value::from(answers.as_str()).to_string() };
     let message = format!(
         "{{role: (if {} == {answers} then \"assistant\" else \"user\" end), content: {}}}",
-        in_jq(person),
+        path_in_jq(&person),
         in_jq(text)
     );
     let is_message = format!("map(select({} | strings | . != \"\"))", in_jq(text));
@@ -52,9 +57,16 @@ pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
         None => format!("range(0; length; {MESSAGES}) as $i | .[$i:$i + {MESSAGES}]"),
     };
     Some(Foreign {
-        name: format!("messages of persons in \"{person}\", one per row"),
+        name: format!("messages of persons in \"{}\", one per row", person.join(".")),
         way_out: WayOut::OfAll(what(&names), format!("{is_message} | {parts} | {{messages: map({message})}}")),
     })
+}
+
+/// Returns the path to the name in an object with the person.
+fn inside(row: &Map<String, Value>) -> Option<Vec<String>> {
+    let person = PERSONS.iter().find_map(|name| row.keys().find(|field| field.eq_ignore_ascii_case(name)))?;
+    let name = NAMES.into_iter().find(|name| row[person].get(name).is_some_and(Value::is_string))?;
+    Some(vec![person.clone(), name.to_owned()])
 }
 
 /// Returns the names of persons in the order of their first messages; `None` for fewer than two, or for names that do not recur.

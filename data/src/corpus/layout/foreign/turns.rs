@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::{Foreign, WayOut, meaning, with_messages};
-use crate::corpus::fields::words_of;
+use crate::corpus::fields::{is_about, words_of};
 use crate::corpus::jq::in_jq;
+use crate::corpus::roles::{Role, is_of};
 
 /// Words of fields with a question in a turn.
 const QUESTIONS: [&str; 8] = ["input", "question", "user", "human", "query", "prompt", "instruction", "q"];
@@ -193,9 +194,13 @@ pub(super) fn alternating(row: &Map<String, Value>, is_chat: bool) -> Option<For
     let n_words = |list: &[Value]| {
         list.iter().filter_map(Value::as_str).map(|text| text.split_whitespace().count()).sum::<usize>()
     };
-    let can_ask = row
-        .iter()
-        .any(|(name, value)| value.is_string() && words_of(name).iter().any(|word| QUESTIONS.contains(&word.as_str())));
+    // Next to another text, a list has alternatives, points of a summary, or parts of that text.
+    let is_sentence = |value: &Value| value.as_str().is_some_and(|text| text.split_whitespace().count() > 2);
+    let can_ask = row.iter().any(|(name, value)| {
+        let asks =
+            || is_of(Role::Question, name) || words_of(name).iter().any(|word| QUESTIONS.contains(&word.as_str()));
+        is_sentence(value) && !is_about(name) || value.is_string() && asks()
+    });
     let (field, _) = row.iter().find(|(name, value)| {
         value.as_array().is_some_and(|list| {
             let are_texts = list.len() > 1 && list.iter().all(Value::is_string) && n_words(list) >= 2 * list.len();

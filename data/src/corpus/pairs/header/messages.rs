@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::super::{CorpusConfig, Header};
 use super::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header};
+use super::texts::{candidates, examples};
 use super::{names_are_set, texts_of};
 use crate::corpus::fields::{ANSWERS, names_behind, with_text_behind};
 use crate::error::Error;
@@ -31,7 +32,7 @@ pub(super) fn lacks_a_column(
         // The more probable one stands first.
         let seems = is_header || looks_like_header(names) || differs_in_kind(names, others) || has_usual_name(names);
         let is_near = seems || [0, 1].into_iter().any(|side| nearest(names, wanted[side], None).is_some());
-        let naming = format!("to name the columns: {}", kept_flags(names, wanted, found));
+        let naming = format!("to name the columns: {}", kept_flags(names, others, wanted, found));
         remedies.insert(if is_near { 0 } else { 1 }, naming);
     }
     let found = format!("the {row} has no column \"{missing}\": it has {}", quoted(names));
@@ -96,23 +97,25 @@ pub(in crate::corpus::pairs) fn with_other_headers(other: &Path) -> String {
     )
 }
 
-/// Asks whether a first row names the columns.
-///
-/// `texts` names the columns with texts: two of them are source and target, unless the names say more.
-pub(super) fn ask(path: &Path, names: &[&str], texts: &[&str], numbers_are_set: bool) -> Error {
-    let known = texts_of(names).iter().flatten().count() == 2;
-    let named = if known || texts.len() != 2 { names } else { texts };
+/// Asks whether a first row names the columns. The `others` below it show which of them can be source and target.
+pub(super) fn ask(path: &Path, names: &[&str], others: &[Vec<String>], numbers_are_set: bool) -> Error {
+    let texts = candidates(names, others);
+    let is_known = texts_of(&texts).iter().flatten().count() == 2;
+    let choose = match is_known || numbers_are_set || others.is_empty() {
+        true => String::new(),
+        false => format!("\n  write for NAME one of the columns {}", examples(&texts, names, others)),
+    };
     Error::corpus(
         path,
         format!(
-            "the first row looks like a header: {}{}\n  if it names the columns: {}\n  if it is a pair: --set \
+            "the first row looks like a header: {}{}\n  if it names the columns: {}{choose}\n  if it is a pair: --set \
              data.corpus.header=no",
             quoted(names),
             match names.iter().any(|name| name.contains('\u{fffd}')) {
                 true => format!("; it is not UTF-8: {}", way_of_lossy(&names.join(" "))),
                 false => String::new(),
             },
-            if_header(named, numbers_are_set)
+            if numbers_are_set { if_header(names, true) } else { flags_among(&texts, names) }
         ),
     )
 }
@@ -133,7 +136,12 @@ pub(super) fn quoted(names: &[&str]) -> String {
 
 /// Returns the flags that name the two fields with the texts, as far as `names` tell which these are.
 pub(in crate::corpus::pairs) fn field_flags(names: &[&str]) -> String {
-    let [source, target] = texts_of(names).map(|at| at.map_or("NAME", |at| names[at]));
+    flags_among(names, names)
+}
+
+/// Does the same for the names of `texts` among all `names`.
+fn flags_among(texts: &[&str], names: &[&str]) -> String {
+    let [source, target] = texts_of(texts).map(|at| at.map_or("NAME", |at| texts[at]));
     let answered = ANSWERS.into_iter().find(|pair| pair.iter().all(|name| names.contains(name)));
     let behind = answered.and_then(|[question, _]| names_behind(question).iter().find(|name| names.contains(name)));
     if let (Some([question, answer]), Some(name)) = (answered, behind) {
@@ -151,14 +159,14 @@ pub(crate) fn flag(key: &str, value: &str) -> String {
 }
 
 /// Returns the flags that keep the columns that were found, and name the nearest ones for the others.
-fn kept_flags(names: &[&str], wanted: [&String; 2], found: [Option<usize>; 2]) -> String {
+fn kept_flags(names: &[&str], others: &[Vec<String>], wanted: [&String; 2], found: [Option<usize>; 2]) -> String {
     let mut meant = found;
     for side in [0, 1] {
         let other = meant[1 - side];
         meant[side] = meant[side].or_else(|| nearest(names, wanted[side], other));
     }
     if meant == [None, None] {
-        return field_flags(names);
+        return flags_among(&candidates(names, others), names);
     }
     // Of two columns, the other one is left.
     let [source, target] = meant;

@@ -13,7 +13,7 @@ pub(super) enum Role {
 }
 
 const SOURCES: [&str; 6] = ["source", "src", "input", "original", "question", "prompt"];
-const TARGETS: [&str; 11] = [
+const TARGETS: [&str; 13] = [
     "target",
     "trg",
     "tgt",
@@ -25,6 +25,8 @@ const TARGETS: [&str; 11] = [
     "answer",
     "completion",
     "response",
+    "solution",
+    "solutions",
 ];
 const TEXTS: [&str; 8] = ["text", "sentence", "sent", "segment", "phrase", "line", "string", "text1"];
 const OTHERS: [&str; 9] = ["id", "index", "idx", "number", "score", "domain", "label", "lang", "language"];

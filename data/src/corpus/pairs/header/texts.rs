@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use super::Columns;
+use crate::corpus::columns::{Column, with_examples};
+use crate::corpus::fields::is_about;
 
 /// Rows that show that a column has one word only, such as the name of a language.
 const ENOUGH_ROWS: usize = 5;
@@ -18,6 +20,38 @@ pub(super) fn columns_of_texts(rows: &[Vec<String>], n_columns: usize) -> Vec<us
         cells().any(is_text) && !is_constant
     };
     (0..n_columns).filter(has_text).collect()
+}
+
+/// Returns the names of the columns that can be the two texts of a pair, by the cells of the `rows` below them: those with texts, else
+/// dates, too, else also those whose values recur. All names, if fewer than two columns remain.
+pub(super) fn candidates<'n>(names: &[&'n str], rows: &[Vec<String>]) -> Vec<&'n str> {
+    let columns: Vec<Column> = (0..names.len()).map(|at| column(rows, at)).collect();
+    let is_other = |at: usize| {
+        let column = &columns[at];
+        names[at].is_empty() || column.has_no_texts() || column.is_constant() || column.is_id(names[at])
+    };
+    let is_varied = |at: usize| !is_about(names[at]) && !columns[at].recurs();
+    let has_text = |at: usize| columns[at].values().any(is_text);
+    let is_number =
+        |at: usize| columns[at].values().all(|cell| cell.parse::<f64>().is_ok() || cell.starts_with("http"));
+    let tiers: [&dyn Fn(usize) -> bool; 3] =
+        [&|at| is_varied(at) && has_text(at), &|at| is_varied(at) && !is_number(at), &|at| !is_number(at)];
+    let of_tier = |tier: &&dyn Fn(usize) -> bool| {
+        let found: Vec<&str> = (0..names.len()).filter(|at| !is_other(*at) && tier(*at)).map(|at| names[at]).collect();
+        (found.len() > 1).then_some(found)
+    };
+    tiers.iter().find_map(of_tier).unwrap_or_else(|| names.to_vec())
+}
+
+fn column(rows: &[Vec<String>], at: usize) -> Column {
+    Column::of_cells(rows.iter().filter_map(|row| row.get(at)).map(String::as_str))
+}
+
+/// Names columns with an example of each.
+pub(super) fn examples(names: &[&str], all: &[&str], rows: &[Vec<String>]) -> String {
+    let at = |name: &&str| all.iter().position(|other| other == name);
+    let columns: Vec<(&str, Column)> = names.iter().filter_map(|name| Some((*name, column(rows, at(name)?)))).collect();
+    with_examples(columns.iter().map(|(name, column)| (*name, column)))
 }
 
 /// Whether a cell is more than a number, a date or an address.

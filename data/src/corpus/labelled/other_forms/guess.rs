@@ -1,0 +1,173 @@
+//! Which columns of a table are probably the text, its class, a second text, words and tags.
+
+use std::collections::HashSet;
+
+use crate::corpus::columns::{Column, ENOUGH_ROWS, choose_class, rank_of_class};
+use crate::corpus::compared::compared_among;
+use crate::corpus::fields::{
+    Strings, has_label_word, has_word_of_class, is_about, is_analysis, is_label, texts_of_class,
+};
+use crate::corpus::roles::{Role, is_of, is_reply};
+use crate::corpus::text::Task;
+
+/// The cells of a column, without its name.
+pub(super) fn cells(rows: &[Vec<String>], at: usize) -> impl Iterator<Item = &String> + Clone {
+    rows[1..].iter().filter_map(move |row| row.get(at))
+}
+
+fn n_bytes(rows: &[Vec<String>], at: usize) -> usize {
+    cells(rows, at).map(String::len).sum()
+}
+
+/// Whether few values of a column recur in many rows.
+fn recurs(rows: &[Vec<String>], at: usize) -> bool {
+    let n_distinct = cells(rows, at).collect::<HashSet<_>>().len();
+    n_distinct > 1 && n_distinct * 4 < rows.len()
+}
+
+fn are_numbers(rows: &[Vec<String>], at: usize) -> bool {
+    cells(rows, at).all(|cell| cell.trim().parse::<f64>().is_ok())
+}
+
+/// Whether the first row surely has names: a usual one, or a word above numbers.
+pub(super) fn are_names(rows: &[Vec<String>]) -> bool {
+    let is_name = |(at, cell): (usize, &String)| {
+        let (cell, is_filled) = (cell.trim(), rows.len() > 2 && !cell.trim().is_empty());
+        is_about(cell) || is_label(cell) || is_filled && cell.parse::<f64>().is_err() && are_numbers(rows, at)
+    };
+    rows[0].iter().enumerate().any(is_name)
+}
+
+/// Returns the columns with the texts that a class belongs to. A column that the user has named stays the first.
+pub(super) fn texts(rows: &[Vec<String>], meant: &[Option<usize>], columns: &[(&'static str, String)]) -> Vec<usize> {
+    let name = |at: usize| rows[0][at].trim();
+    let is_named = |at: &usize| columns.iter().any(|(_, wanted)| wanted == name(*at));
+    let is_given = |at: usize| meant[0] == Some(at) && name(at) == columns[0].1;
+    let is_text = |at: &usize| {
+        let is_other = is_label(name(*at)) || !has_texts(rows, *at);
+        meant[1] != Some(*at) && !is_other && (!is_named(at) || is_given(*at))
+    };
+    let mut candidates: Vec<usize> = (0..rows[0].len()).filter(|at| is_given(*at) || is_text(at)).collect();
+    // Nobody has the answer to a text when it is classified.
+    let has_question = candidates.iter().any(|at| is_of(Role::Question, name(*at)));
+    let is_asked = |at: &usize| !is_reply(name(*at)) && column(rows, *at).has_words();
+    if candidates.iter().any(is_asked) && !has_question {
+        candidates.retain(|at| is_given(*at) || !is_reply(name(*at)));
+    }
+    if candidates.is_empty() {
+        candidates.extend(meant[0]);
+    }
+
+    let strings = candidates.iter().map(|at| Strings {
+        name: name(*at),
+        n_bytes: n_bytes(rows, *at),
+        n_words: cells(rows, *at).map(|cell| cell.split_whitespace().count()).sum(),
+        n: cells(rows, *at).count(),
+        recurs: recurs(rows, *at),
+    });
+    let given = candidates.iter().position(|at| is_given(*at));
+    texts_of_class(&strings.collect::<Vec<_>>(), given).into_iter().map(|at| candidates[at]).collect()
+}
+
+/// Describes the filled cells of a column.
+fn column(rows: &[Vec<String>], at: usize) -> Column {
+    Column::of_cells(cells(rows, at).map(String::as_str))
+}
+
+/// Whether a column can hold texts: no numbers, no identifiers, and nothing about a text.
+fn has_texts(rows: &[Vec<String>], at: usize) -> bool {
+    let (name, column) = (rows[0][at].trim(), column(rows, at));
+    let is_other = is_about(name) || column.is_id(name) || column.has_no_texts() || column.is_constant();
+    !is_other && !are_numbers(rows, at)
+}
+
+/// Whether each cell of a column is another text of several words.
+fn are_all_texts(rows: &[Vec<String>], at: usize) -> bool {
+    let column = column(rows, at);
+    column.n >= ENOUGH_ROWS && column.has_words() && column.n_distinct() == column.n
+}
+
+/// Returns the column that says how two texts belong together.
+fn mark_of_pair<'r>(rows: &'r [Vec<String>], columns: &[(&'static str, String)]) -> Option<usize> {
+    let names: Vec<&'r str> = rows[0].iter().map(|name| name.trim()).collect();
+    let can_be = |at: &usize| has_texts(rows, *at) && !is_analysis(names[*at]);
+    let texts: Vec<&str> = (0..names.len()).filter(can_be).map(|at| names[at]).collect();
+    let found: Vec<(&str, Column)> = (0..names.len()).map(|at| (names[at], column(rows, at))).collect();
+    let marked = compared_among(&texts, found.iter().map(|(name, column)| (*name, column)))?;
+    // Texts that the user has named are meant.
+    let given = names.iter().find(|name| **name == columns[0].1);
+    let mark = given.is_none_or(|given| marked[..2].contains(given)).then_some(marked[2])?;
+    names.iter().position(|name| *name == mark)
+}
+
+/// Says which columns can be the class, if three or more can and no name tells which one it is.
+pub(super) fn unclear_class(
+    rows: &[Vec<String>],
+    task: Task,
+    meant: &[Option<usize>],
+    columns: &[(&'static str, String)],
+) -> Option<String> {
+    let label = meant[1].filter(|at| task == Task::Classification && rows[0][*at].trim() != columns[1].1)?;
+    let texts = [meant[0], meant.get(2).copied().flatten()];
+    let rank = |at: usize, column: &Column| rank_of_class(rows[0][at].trim(), column);
+    let can_be = |(at, column): &(usize, Column)| {
+        !texts.contains(&Some(*at)) && 2 * column.n >= rows.len() - 1 && rank(*at, column) > 0
+    };
+    let found: Vec<(usize, Column)> = (0..rows[0].len()).map(|at| (at, column(rows, at))).filter(can_be).collect();
+    let is_sure = mark_of_pair(rows, columns) == Some(label) || found.iter().any(|(at, column)| rank(*at, column) > 2);
+    let named: Vec<(&str, &Column)> = found.iter().map(|(at, column)| (rows[0][*at].trim(), column)).collect();
+    if is_sure { None } else { choose_class(&named) }
+}
+
+/// Returns the names of the columns that look like a class and are not meant.
+pub(super) fn other_classes(rows: &[Vec<String>], task: Task, meant: &[Option<usize>]) -> Vec<String> {
+    let can_be = |at: &usize| {
+        let name = rows[0][*at].trim();
+        !meant.contains(&Some(*at)) && !name.is_empty() && !is_about(name) && recurs(rows, *at)
+    };
+    let is_open = task == Task::Classification && meant[1].is_some_and(|at| !has_word_of_class(rows[0][at].trim()));
+    let found = (0..rows[0].len()).filter(|at| is_open && can_be(at));
+    found.map(|at| rows[0][at].trim().to_owned()).collect()
+}
+
+/// Returns which columns are probably meant. Those with the wanted names are. Else labels have a usual name or the values that recur most,
+/// and the text is the longest column.
+pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, String)]) -> Vec<Option<usize>> {
+    let first = &rows[0];
+    let n_distinct = |at: &usize| match task {
+        Task::Tagging => cells(rows, *at).flat_map(|cell| cell.split_whitespace()).collect::<HashSet<_>>().len(),
+        _ => column(rows, *at).n_distinct(),
+    };
+
+    let mut meant: Vec<Option<usize>> =
+        columns.iter().map(|(_, name)| first.iter().position(|cell| cell.trim() == name)).collect();
+    let free = |meant: &[Option<usize>]| -> Vec<usize> {
+        (0..first.len()).filter(|at| !meant.contains(&Some(*at)) && n_bytes(rows, *at) > 0).collect()
+    };
+    if meant[1].is_none() && task == Task::Classification {
+        meant[1] = mark_of_pair(rows, columns).filter(|at| free(&meant).contains(at));
+    }
+    if meant[1].is_none() {
+        let free = free(&meant);
+        // A single column is the text. Of two columns alike, the text stands first.
+        if free.len() > 1 || meant[0].is_some() {
+            let name = |at: usize| first[at].trim();
+            let is_unlikely = |at: &usize| {
+                let column = column(rows, *at);
+                let is_other = column.is_id(name(*at)) || column.are_tags();
+                // A column with a few cells says something of a few rows.
+                let is_no_class = task == Task::Classification && (is_other || 2 * column.n < rows.len() - 1);
+                is_about(name(*at)) || is_no_class || n_distinct(at) == 1
+            };
+            meant[1] = free
+                .into_iter()
+                .rev()
+                .min_by_key(|at| (!is_label(name(*at)), !has_label_word(name(*at)), is_unlikely(at), n_distinct(at)))
+                .filter(|at| task == Task::Tagging || has_label_word(name(*at)) || !are_all_texts(rows, *at));
+        }
+    }
+    if meant[0].is_none() {
+        meant[0] = free(&meant).into_iter().rev().max_by_key(|at| n_bytes(rows, *at));
+    }
+    meant
+}

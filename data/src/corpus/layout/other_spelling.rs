@@ -1,0 +1,109 @@
+//! Files that are not quite JSON lines: objects over several lines, with commas between them, as Python writes them, or texts alone.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::RowReader;
+use crate::corpus::jq::{fed, piped};
+use crate::corpus::text::{Task, TextFormat};
+use crate::formats::LineReader;
+
+/// Lines that show how a file is spelled.
+const LINES: usize = 200;
+/// A script that writes the objects of Python as JSON.
+const PYTHON: &str =
+    r#"python3 -c 'import ast, json; [print(json.dumps(ast.literal_eval(line))) for line in open(0) if line.strip()]'"#;
+
+impl RowReader<'_> {
+    /// Whether the file holds JSON lines for this reader.
+    pub(super) fn reads_json(&self, file: &Path) -> bool {
+        let name = file.to_string_lossy().to_ascii_lowercase();
+        let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
+        let by_name = [".jsonl", ".ndjson", ".json"].iter().any(|ending| name.ends_with(ending));
+        let is_text = matches!(self.task, Task::Lm | Task::Mlm);
+        by_name
+            && !(is_text && matches!(self.text.format, TextFormat::Lines | TextFormat::Files | TextFormat::BlankLines))
+    }
+
+    /// Says how a file becomes JSON lines that has none among its first ones. `rows`: the objects among these. `None` for other files.
+    pub(super) fn other_spelling(&self, file: &Path, rows: &[Map<String, Value>]) -> Option<String> {
+        let lines = first_lines(file).filter(|lines| 4 * rows.len() < lines.len() || rows.is_empty())?;
+        let first = lines.first()?;
+        let is_object = |line: &str| serde_json::from_str::<Map<String, Value>>(line).is_ok();
+        let most = |is_one: &dyn Fn(&str) -> bool| {
+            lines.len() > 1 && 2 * lines.iter().filter(|line| is_one(line)).count() > lines.len()
+        };
+        let is_text = |line: &str| serde_json::from_str::<String>(line.trim_end_matches(',')).is_ok();
+        let reads_texts = matches!(self.task, Task::Lm | Task::Mlm)
+            && matches!(self.text.format, TextFormat::Auto | TextFormat::Jsonl | TextFormat::Records);
+
+        let (what, command, then) = match () {
+            () if most(&|line| line.strip_suffix(',').is_some_and(is_object)) => {
+                ("objects with commas between them", piped(file, "sed -E 's/,[[:space:]]*$//'"), "")
+            }
+            () if most(&|line| line.starts_with("{'") && line.ends_with('}')) => {
+                ("objects as Python writes them", fed(file, PYTHON), "")
+            }
+            () if first.starts_with('{') && !is_object(first) && is_stream(&lines) => {
+                ("objects over several lines each", piped(file, "jq -c ."), "")
+            }
+            () if reads_texts && (is_array_of_texts(&lines) || most(&is_text)) => {
+                let program = if is_array_of_texts(&lines) { "jq -c '.[] | {text: .}'" } else { "jq -c '{text: .}'" };
+                let other = self.text.field != "text";
+                let then = if other { " and --set data.text.field=text" } else { "" };
+                ("texts without names", piped(file, program), then)
+            }
+            () => return None,
+        };
+        Some(format!(
+            "{}: it has {what}, and an object per line is wanted\nto write them so: {command} > rows.jsonl\nand read rows.jsonl with the same \
+             flags{then}",
+            file.display()
+        ))
+    }
+}
+
+/// Returns the first lines that are not blank, without the spaces around them. `None` if the file cannot be read.
+fn first_lines(file: &Path) -> Option<Vec<String>> {
+    let (mut reader, mut line, mut lines) = (LineReader::open(file).ok()?, Vec::new(), Vec::new());
+    while lines.len() < LINES && reader.read_line(&mut line).ok()? {
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_start_matches('\u{feff}').trim();
+        lines.extend((!text.is_empty()).then(|| text.to_owned()));
+        line.clear();
+    }
+    Some(lines)
+}
+
+/// Whether the lines are several objects, each over several lines. The last one may go on behind them.
+fn is_stream(lines: &[String]) -> bool {
+    let text = lines.join("\n");
+    let objects = serde_json::Deserializer::from_str(&text).into_iter::<Map<String, Value>>();
+    let (mut n, mut is_whole) = (0, true);
+    for object in objects {
+        match object {
+            Ok(_) => n += 1,
+            Err(error) => is_whole = error.is_eof() && lines.len() == LINES,
+        }
+    }
+    n > 1 && is_whole
+}
+
+/// Whether the lines are one list of texts. It may go on behind them.
+fn is_array_of_texts(lines: &[String]) -> bool {
+    let text = lines.join("\n");
+    let Some(inside) = text.trim_start().strip_prefix('[') else { return false };
+    let mut rest = inside.trim_start();
+    let mut n = 0;
+    while rest.starts_with('"') {
+        let mut texts = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+        match texts.next() {
+            Some(Ok(_)) => n += 1,
+            _ => return n > 1,
+        }
+        rest = rest[texts.byte_offset()..].trim_start();
+        rest = rest.strip_prefix(',').map_or(rest, str::trim_start);
+    }
+    n > 1 && (rest.is_empty() || rest.starts_with(']'))
+}

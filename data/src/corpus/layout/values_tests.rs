@@ -1,0 +1,127 @@
+//! What fields hold decides, whatever they are called: nobody learns identifiers, marks, tags and lists.
+
+use super::roles_tests::refusal;
+use super::*;
+
+/// All ways to ask for rows of texts.
+const TEXTS: [(Task, TextFormat); 3] =
+    [(Task::Translation, TextFormat::Auto), (Task::Lm, TextFormat::Auto), (Task::Lm, TextFormat::Chat)];
+
+#[test]
+fn doubles_of_texts_and_empty_lists_are_not_tags() {
+    let sql = |n: usize| {
+        format!(
+            r#"{{"question": "how many of {n} are there", "query": "select x{n} from y", "toks": ["Select", "x{n}"], "toks_no_value": ["select", "value"], "db_id": "d{}"}}"#,
+            n % 2
+        )
+    };
+    let chat = |n: usize| format!(r#"{{"content": "some words of {n}", "attachments": [], "reactions": []}}"#);
+    for (task, format) in TEXTS {
+        let said = refusal(&sql, task, format);
+        assert!(said.contains("question") && said.contains("=query") || said.contains("=question,query"), "{said}");
+        assert!(!said.contains("tagging") && !said.contains("db_id="), "{said}");
+        assert!(!refusal(&chat, task, format).contains("tagging"));
+    }
+    let tagged = |n: usize| format!(r#"{{"words": ["w{n}", "is", "here"], "upos": ["NOUN", "VERB", "ADV"]}}"#);
+    assert!(refusal(&tagged, Task::Lm, TextFormat::Auto).contains("its rows are words with tags"));
+}
+
+#[test]
+fn identifiers_are_neither_texts_nor_classes() {
+    let row = |n: usize| {
+        format!(
+            r#"{{"session": "6f1d4c1e-0c5e-4b1a-9a53-{n:012x}", "digest": "a{n:015x}", "table_id": "1-{}", "note": "some words of {n}"}}"#,
+            n % 2
+        )
+    };
+    for (task, format) in TEXTS {
+        let said = refusal(&row, task, format);
+        assert!(said.contains("field=note") && !said.contains("=session") && !said.contains("=table_id"), "{said}");
+    }
+    let indonesian = r#"{"translation": {"en": "some words of N", "id": "dua kata N"}}"#;
+    let said = refusal(&|n| indonesian.replace('N', &n.to_string()), Task::Translation, TextFormat::Auto);
+    assert!(said.contains("source_field=translation.en --set data.corpus.target_field=translation.id"), "{said}");
+}
+
+#[test]
+fn two_texts_next_to_values_that_recur_are_the_users_choice() {
+    let row = |n: usize| {
+        format!(r#"{{"uno": "some words of {n}", "due": "other words of {n}", "kind": "{}"}}"#, ["x", "y"][n % 2])
+    };
+    let said = refusal(&row, Task::Translation, TextFormat::Auto);
+    assert!(said.contains("\"uno\" (\"some words of 0\"), \"due\" (\"other words of 0\")"), "{said}");
+    assert!(said.contains("values that recur: \"kind\" (\"x\")") && said.contains("label_field=NAME"), "{said}");
+}
+
+#[test]
+fn the_usual_rows_say_what_a_file_is() {
+    let row = |n: usize| match n {
+        0 => r#"{"id": 0, "type": "service", "action": "pin", "text": ""}"#.to_owned(),
+        _ => format!(
+            r#"{{"id": {n}, "type": "message", "from": {{"name": "{}"}}, "text": "m {n}"}}"#,
+            ["Ann", "Bob"][n % 2]
+        ),
+    };
+    let said = refusal(&row, Task::Lm, TextFormat::Chat);
+    assert!(
+        said.contains("messages of persons in \"from.name\"") && said.contains("if .from.name == \"Ann\""),
+        "{said}"
+    );
+}
+
+#[test]
+fn answers_of_other_kinds_become_texts() {
+    for (row, program) in [
+        (r#"{"question": "is it N", "answer": true}"#, ".answer |= if . == true then \"yes\""),
+        (
+            r#"{"article": "many words of N", "highlights": ["one of N here", "two of N there"]}"#,
+            ".highlights |= if type == \"array\" then join(\"\\n\")",
+        ),
+        (r#"{"question": "what of N", "sql": {"sel": 1}}"#, ".sql |= if type == \"string\" then . else tojson end"),
+        (
+            r#"{"question": "what of N", "solutions": "[\"a b\", \"c\"]"}"#,
+            ".solutions = (.solutions | (fromjson? // .)",
+        ),
+    ] {
+        let row = |n: usize| row.replace('N', &n.to_string());
+        for (task, format) in [TEXTS[0], TEXTS[2]] {
+            let said = refusal(&row, task, format);
+            assert!(said.contains(program) && said.contains("> rows.jsonl\nand train on rows.jsonl"), "{said}");
+        }
+    }
+    // A list of messages and a call in JSON are what they are.
+    let call = |n: usize| format!(r#"{{"question": "call {n} of it", "answer": "[{{\"name\": \"f\"}}]"}}"#);
+    assert_eq!(refusal(&call, Task::Lm, TextFormat::Chat), "");
+}
+
+#[test]
+fn answers_with_marks_are_never_turns() {
+    let row = |marks: &str| {
+        format!(
+            r#"{{"problem": "what is N of it", "generations": ["it is a", "it is b"], {marks}, "solution": "a then N"}}"#
+        )
+    };
+    for marks in [r#""verified": [true, false]"#, r#""correctness": [1, 0]"#] {
+        for (task, format) in TEXTS {
+            let said = refusal(&|n| row(marks).replace('N', &n.to_string()), task, format);
+            assert!(
+                said.contains("says which ones are right") && said.contains("{prompt: $prompt, completion: .[0]}"),
+                "{said}"
+            );
+        }
+    }
+    let unmarked = refusal(&|n| row(r#""lengths": [7, 8]"#).replace('N', &n.to_string()), Task::Lm, TextFormat::Chat);
+    assert!(unmarked.contains("=problem,solution") && !unmarked.contains("in turn"), "{unmarked}");
+}
+
+#[test]
+fn decisions_rate_an_answer_under_any_name_of_a_state() {
+    for (name, word) in [("status", "rejected"), ("review_state", "approved"), ("decision", "Accepted")] {
+        let row = |n: usize| format!(r#"{{"prompt": "ask {n}", "completion": "say {n}", "{name}": "{word}"}}"#);
+        for (task, format) in TEXTS {
+            assert!(refusal(&row, task, format).contains("answers that are rated (KTO)"), "{name}");
+        }
+    }
+    let open = |n: usize| format!(r#"{{"prompt": "ask {n}", "completion": "say {n}", "status": "open"}}"#);
+    assert_eq!(refusal(&open, Task::Lm, TextFormat::Chat), "");
+}
