@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use kiln_data::{
     BatchSource, Classes, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, LabelledText, RowReport, Split,
-    Task, TextTokenizer, TokenizerConfig, Unknown, find_classes, spelled_tokens,
+    TextTokenizer, TokenizerConfig, Unknown, find_classes, spelled_tokens,
 };
 use kiln_metrics::units::{counted, thousands};
 use kiln_model::TransformerConfig;
@@ -135,7 +135,8 @@ fn notes_on_rows(
     let spelled = spelled_tokens(tokens.spelled + tokens.read_special, shape.splits_special_tokens, "data.text");
     let unknown = (tokens.unknown.tokens > 0).then(|| tokens.unknown.to_string());
     let missing = classes.note_on_missing(config.task, &config.data.train, &config.data.labels.label_field);
-    let of_labels = [classes.note_on_numbers(), missing, classes.note_on_combinations(config.task)].into_iter().flatten();
+    let of_labels =
+        [classes.note_on_numbers(), missing, classes.note_on_combinations(config.task)].into_iter().flatten();
     let of_texts = [cut, spelled, unknown].into_iter().flatten();
     bad.into_iter().chain(of_labels).chain(report.filter_notes()).chain(of_texts).collect()
 }

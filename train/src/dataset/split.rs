@@ -264,16 +264,12 @@ fn said(split: f64, [n_train, n_valid]: [usize; 2], n_kept: usize) -> Vec<String
         n => format!("; {n} more stay for training, where their classes have no other rows"),
     };
     let n = n_train + n_valid;
-    let by_number = match split < 1.0 {
-        true => String::new(),
-        false => {
-            let fraction = split / n as f64;
-            let fraction = if fraction < 0.001 { format!("{fraction:.1e}") } else { format!("{fraction:.4}") };
-            format!(
-                "; when rows are added, some of these become training rows: a fraction keeps each on its side (--set data.split={fraction})"
-            )
-        }
-    };
+    let fraction = split / n as f64;
+    let fraction = if fraction < 0.001 { format!("{fraction:.1e}") } else { format!("{fraction:.4}") };
+    let by_number = format!(
+        "; when rows are added, some of these become training rows: a fraction keeps each on its side (--set data.split={fraction})"
+    );
+    let by_number = if split < 1.0 { "" } else { &by_number };
     let said = format!(
         "data.split: {n_valid} of {n} rows are for validation, chosen by a hash of what the model reads{for_classes}{by_number}"
     );

@@ -56,8 +56,9 @@ impl Classes {
         if found.is_empty() || task == Task::Tagging {
             return None;
         }
-        let share =
-            |id: &usize| format!("{:?} ({:.1} %)", self.names[*id], 100.0 * self.counts[*id] as f64 / self.n_rows as f64);
+        let share = |id: &usize| {
+            format!("{:?} ({:.1} %)", self.names[*id], 100.0 * self.counts[*id] as f64 / self.n_rows as f64)
+        };
         let shown = found.iter().map(share).collect::<Vec<_>>().join(", ");
         let what = if found.len() == 1 { "the class" } else { "the classes" };
         let means = if found.len() == 1 { "seems" } else { "seem" };

@@ -7,9 +7,7 @@ use serde_json::{Map, Value};
 use super::recognize::{compared_texts, list_of_messages, strings_of};
 use super::{Layout, RowReader, UNKNOWN, rejected};
 use crate::corpus::columns::{Column, choose_class, column_at, columns_of, rank_of_class};
-use crate::corpus::fields::{
-    Strings, are_two_texts, has_label_word, has_word_of_class, is_label, texts_of_class,
-};
+use crate::corpus::fields::{Strings, are_two_texts, has_label_word, has_word_of_class, is_label, texts_of_class};
 use crate::corpus::jq::{self, fed, path_in_jq, piped};
 use crate::corpus::json::first_rows;
 use crate::corpus::labelled::LabelConfig;

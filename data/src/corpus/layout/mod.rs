@@ -235,11 +235,7 @@ impl RowReader<'_> {
             return bad(advice);
         }
         let Some((task, flags)) = self.flags(&layout) else {
-            let advice = rows
-                .iter()
-                .find_map(Rating::of)
-                .map(|rating| rating.advice(&rows, &|program| jq::command(file, format, program)));
-            let advice = advice.unwrap_or_default();
+            let advice = table::advice_for_ratings(&rows, file, format);
             return bad(format!("{rows_are}, good and bad ones, which Kiln cannot tell apart\n{advice}"));
         };
         self.answer(&rows_are, &layout, (&rows, &order), (task, flags), (file, format))

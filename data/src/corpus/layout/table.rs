@@ -46,9 +46,7 @@ impl RowReader<'_> {
         match self.flags(&layout) {
             Some(found) => self.answer(&rows_are, &layout, (&typed, &order), found, (file, format)),
             None => {
-                let advice = rows.iter().find_map(Rating::of);
-                let command = |program: &str| jq::command(file, format, program);
-                let advice = advice.map(|rating| rating.advice(&rows, &command)).unwrap_or_default();
+                let advice = advice_for_ratings(&rows, file, format);
                 Err(Error::BadRows(format!("{rows_are}, good and bad ones, which Kiln cannot tell apart\n{advice}")))
             }
         }
@@ -77,4 +75,10 @@ fn typed(rows: &[Map<String, Value>]) -> Vec<Map<String, Value>> {
         }
     }
     typed
+}
+
+/// Says what becomes of answers that are rated, if rows have some.
+pub(super) fn advice_for_ratings(rows: &[Map<String, Value>], file: &Path, format: FileFormat) -> String {
+    let command = |program: &str| jq::command(file, format, program);
+    rows.iter().find_map(Rating::of).map(|rating| rating.advice(rows, &command)).unwrap_or_default()
 }

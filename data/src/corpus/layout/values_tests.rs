@@ -101,14 +101,16 @@ fn answers_with_marks_are_never_turns() {
             r#"{{"problem": "what is N of it", "generations": ["it is a", "it is b"], {marks}, "solution": "a then N"}}"#
         )
     };
-    for marks in [r#""verified": [true, false]"#, r#""correctness": [1, 0]"#] {
-        for (task, format) in TEXTS {
-            let said = refusal(&|n| row(marks).replace('N', &n.to_string()), task, format);
-            assert!(
-                said.contains("says which ones are right") && said.contains("{prompt: $prompt, completion: .[0]}"),
-                "{said}"
-            );
-        }
+    for (task, format) in TEXTS {
+        let of = |marks: &str| refusal(&|n| row(marks).replace('N', &n.to_string()), task, format);
+        let said = of(r#""verified": [true, false]"#);
+        assert!(
+            said.contains("says which ones are right") && said.contains("{prompt: $prompt, completion: .[0]}"),
+            "{said}"
+        );
+        // Numbers may be grades: the better answer is preferred.
+        let said = of(r#""correctness": [1, 0]"#);
+        assert!(said.contains("max_by(.[0])") && !said.contains("in turn"), "{said}");
     }
     let unmarked = refusal(&|n| row(r#""lengths": [7, 8]"#).replace('N', &n.to_string()), Task::Lm, TextFormat::Chat);
     assert!(unmarked.contains("=problem,solution") && !unmarked.contains("in turn"), "{unmarked}");
