@@ -135,7 +135,7 @@ fn flags_line(message: &str) -> &str {
 fn marks_for_several_classes_are_the_users_choice() {
     let place = Workplace::new();
     let marks = ["toxic", "obscene", "threat", "insult"];
-    let mark = |n: usize, at: usize| usize::from(n % (at + 2) == 0);
+    let mark = |n: usize, at: usize| usize::from(n.is_multiple_of(at + 2));
     let csv = |n: usize| {
         format!("{},{},{},{},{},{}\n", hash(n), words(n, "you"), mark(n, 0), mark(n, 1), mark(n, 2), mark(n, 3))
     };

@@ -121,7 +121,12 @@ pub(super) fn ultra(n: usize) -> String {
 }
 
 pub(super) fn bool_q(n: usize) -> String {
-    format!(r#"{{"question": "{}", "passage": "{}", "answer": {}}}"#, words(n, "ask"), words(n, "passage"), n % 2 == 0)
+    format!(
+        r#"{{"question": "{}", "passage": "{}", "answer": {}}}"#,
+        words(n, "ask"),
+        words(n, "passage"),
+        n.is_multiple_of(2)
+    )
 }
 
 pub(super) fn apps(n: usize) -> String {

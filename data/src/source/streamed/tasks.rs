@@ -176,6 +176,7 @@ fn labelled(batches: impl IntoIterator<Item = HostBatch>) -> Vec<(u32, Vec<[i32;
 
 #[test]
 fn classes_and_tags_in_shards_are_those_of_the_rows_in_memory() {
+    type RowOf<'a> = &'a dyn Fn(usize, &str) -> String;
     let class = |number: usize, text: &str| {
         let pair = if number.is_multiple_of(3) { "one two" } else { "" };
         let pair = if pair.is_empty() { serde_json::Value::Null } else { pair.into() };
@@ -187,8 +188,8 @@ fn classes_and_tags_in_shards_are_those_of_the_rows_in_memory() {
         let tag = |at: usize| ["O", "B-x", "I-x"][(number + at) % 3];
         words.iter().enumerate().map(|(at, word)| format!("{word} {}\n", tag(at))).collect::<String>() + "\n"
     };
-    let cases: [(_, _, _, &dyn Fn(usize, &str) -> String); 2] =
-        [(Task::Classification, "jsonl", true, &class), (Task::Tagging, "conll", false, &tags)];
+    let rows: [RowOf<'_>; 2] = [&class, &tags];
+    let cases = [(Task::Classification, "jsonl", true, rows[0]), (Task::Tagging, "conll", false, rows[1])];
     for (task, ending, has_types, row) in cases {
         let files = Files::new(110, 20, ending, TokenizerKind::WordPiece, row);
         let labels = LabelConfig::default();
