@@ -95,7 +95,7 @@ const CASES: [Case; 16] = [
 ];
 
 /// A dry run on the CPU with a small model.
-fn dry(place: &Workplace, file: &str, options: &[String]) -> Ran {
+pub(crate) fn dry(place: &Workplace, file: &str, options: &[String]) -> Ran {
     let small = ["train.steps=20", "model.d_model=32", "model.n_heads=2", "model.d_ff=64"];
     let train = format!("data.train={file}");
     let all = ["train", "--dry-run", "--device", "cpu", "--set", &train].into_iter();

@@ -6,6 +6,7 @@ mod rows;
 use std::process::Command;
 
 use self::rows::{approved, apps, bird, bool_q, discord, open_r1, points, spider, telegram, tree, ultra, wiki_sql};
+use crate::followed_hints::dry;
 use crate::kiln::{Ran, Workplace};
 
 /// A file, a row made of a number, the options of the command, what a model reads, what it learns, and what it must not learn.
@@ -53,15 +54,6 @@ const CASES: [Case; 22] = [
     ("a.jsonl", approved, CHAT, "ask", "goodone", &["badone"]),
     ("a.jsonl", approved, PAIRS, "ask", "goodone", &["badone"]),
 ];
-
-/// A dry run on the CPU with a small model.
-fn dry(place: &Workplace, file: &str, options: &[String]) -> Ran {
-    let small = ["train.steps=20", "model.d_model=32", "model.n_heads=2", "model.d_ff=64"];
-    let train = format!("data.train={file}");
-    let all = ["train", "--dry-run", "--device", "cpu", "--set", &train].into_iter();
-    let all = all.chain(small.iter().flat_map(|key| ["--set", *key])).chain(options.iter().map(String::as_str));
-    place.run(&all.collect::<Vec<_>>())
-}
 
 fn owned(options: &[&str]) -> Vec<String> {
     options.iter().map(ToString::to_string).collect()

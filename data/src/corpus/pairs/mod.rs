@@ -9,6 +9,7 @@ mod row;
 mod table;
 mod two_files;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 pub(crate) use block::PairBlock;
@@ -288,23 +289,12 @@ impl PairCorpus {
     ///
     /// As [`Self::read_all`].
     pub fn read_with_origins(&self, origins: &mut Origins) -> Result<(Vec<Example>, RowReport)> {
-        let parser = RowParser::new(&self.config);
         let mut examples = Vec::new();
-        let mut report = RowReport::default();
-        for block in self.blocks() {
-            let block = block?;
-            let path = self.inputs[block.input].main_file();
-            for (line, row) in block.rows(&parser) {
-                match row {
-                    Ok(pair) => {
-                        report.add_kept(1);
-                        origins.push(path, line);
-                        examples.push(Example { source: pair.source.into_owned(), target: pair.target.into_owned() });
-                    }
-                    Err(problem) => report.add_bad(path, line, &problem),
-                }
-            }
-        }
+        let report = self.for_each_pair(&mut |path, line, source, target| {
+            origins.push(path, line);
+            examples.push(Example { source: source.into_owned(), target: target.into_owned() });
+            Ok(())
+        })?;
         self.check(&report)?;
         Ok((examples, report))
     }
@@ -316,6 +306,16 @@ impl PairCorpus {
     ///
     /// If the text cannot be read, or if `each` fails.
     pub fn for_each_record(&self, each: &mut dyn FnMut(&Path, u64, String) -> Result<()>) -> Result<RowReport> {
+        self.for_each_pair(&mut |path, line, source, target| {
+            each(path, line, HeldOut::record_of_pair(&source, &target))
+        })
+    }
+
+    /// Calls `each` with the file, the line and both texts of every pair that can be used, and counts these and the other rows.
+    fn for_each_pair(
+        &self,
+        each: &mut dyn FnMut(&Path, u64, Cow<'_, str>, Cow<'_, str>) -> Result<()>,
+    ) -> Result<RowReport> {
         let (parser, mut report) = (RowParser::new(&self.config), RowReport::default());
         for block in self.blocks() {
             let block = block?;
@@ -324,7 +324,7 @@ impl PairCorpus {
                 match row {
                     Ok(pair) => {
                         report.add_kept(1);
-                        each(path, line, HeldOut::record_of_pair(&pair.source, &pair.target))?;
+                        each(path, line, pair.source, pair.target)?;
                     }
                     Err(problem) => report.add_bad(path, line, &problem),
                 }
