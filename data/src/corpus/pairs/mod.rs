@@ -9,7 +9,6 @@ mod row;
 mod table;
 mod two_files;
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 pub(crate) use block::PairBlock;
@@ -290,9 +289,9 @@ impl PairCorpus {
     /// As [`Self::read_all`].
     pub fn read_with_origins(&self, origins: &mut Origins) -> Result<(Vec<Example>, RowReport)> {
         let mut examples = Vec::new();
-        let report = self.for_each_pair(&mut |path, line, source, target| {
+        let report = self.for_each_pair(&mut |path, line, pair| {
             origins.push(path, line);
-            examples.push(Example { source: source.into_owned(), target: target.into_owned() });
+            examples.push(Example { source: pair.source.into_owned(), target: pair.target.into_owned() });
             Ok(())
         })?;
         self.check(&report)?;
@@ -306,16 +305,13 @@ impl PairCorpus {
     ///
     /// If the text cannot be read, or if `each` fails.
     pub fn for_each_record(&self, each: &mut dyn FnMut(&Path, u64, String) -> Result<()>) -> Result<RowReport> {
-        self.for_each_pair(&mut |path, line, source, target| {
-            each(path, line, HeldOut::record_of_pair(&source, &target))
+        self.for_each_pair(&mut |path, line, pair| {
+            each(path, line, HeldOut::record_of_pair(&pair.source, &pair.target))
         })
     }
 
-    /// Calls `each` with the file, the line and both texts of every pair that can be used, and counts these and the other rows.
-    fn for_each_pair(
-        &self,
-        each: &mut dyn FnMut(&Path, u64, Cow<'_, str>, Cow<'_, str>) -> Result<()>,
-    ) -> Result<RowReport> {
+    /// Calls `each` with the file and line of every pair that can be used, and counts these and the other rows.
+    fn for_each_pair(&self, each: &mut dyn FnMut(&Path, u64, Pair<'_>) -> Result<()>) -> Result<RowReport> {
         let (parser, mut report) = (RowParser::new(&self.config), RowReport::default());
         for block in self.blocks() {
             let block = block?;
@@ -324,7 +320,7 @@ impl PairCorpus {
                 match row {
                     Ok(pair) => {
                         report.add_kept(1);
-                        each(path, line, pair.source, pair.target)?;
+                        each(path, line, pair)?;
                     }
                     Err(problem) => report.add_bad(path, line, &problem),
                 }
