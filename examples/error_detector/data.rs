@@ -11,8 +11,6 @@ use kiln::config::ConfigBuilder;
 use kiln::dataset::{RunData, Vocabulary};
 use kiln_data::{BatchSource, BatchWorker, Buckets, EpochPlan, HostBatch, Order, Shape, TextParts, TextTokenizer};
 
-/// Tokens of a row.
-const ROW: usize = 64;
 /// Candidates per token; even.
 const K: usize = 4;
 /// One token of this many is wrong.
@@ -26,6 +24,7 @@ const VALIDATION_EVERY: usize = 10;
 pub(crate) fn settings() -> ConfigBuilder {
     Config::preset("bert-tiny")
         .set("tokenizer.vocab_size", 512)
+        .set("data.text.seq_len", 64)
         .set("model.d_model", 64)
         .set("model.d_ff", 256)
         .set("model.positions", "rotary")
@@ -45,18 +44,22 @@ pub(crate) struct Confusions {
 impl Confusions {
     /// Sorts the vocabulary by spelling. A token may be confused with the K / 2 tokens on either side.
     fn of(tokenizer: &TextTokenizer) -> Result<Self> {
-        let v = tokenizer.vocab_size();
-        let spelled = (0..v as u32).map(|id| Ok((tokenizer.decode(&[id])?, id)));
+        let spelled = (0..tokenizer.vocab_size() as u32).map(|id| Ok((tokenizer.decode(&[id])?, id)));
         let mut sorted = spelled.collect::<kiln_data::Result<Vec<_>>>()?;
         sorted.sort();
+        Ok(Self::of_neighbours(&sorted.into_iter().map(|(_, id)| id).collect::<Vec<_>>()))
+    }
 
+    /// A token may be confused with the K / 2 tokens on either side in `sorted`, all tokens of the vocabulary.
+    pub(crate) fn of_neighbours(sorted: &[u32]) -> Self {
+        let v = sorted.len();
         let mut ids = vec![0; v * K];
-        for (place, (_, id)) in sorted.iter().enumerate() {
+        for (place, id) in sorted.iter().enumerate() {
             for (k, step) in (1..=K / 2).flat_map(|step| [step, v - step]).enumerate() {
-                ids[*id as usize * K + k] = sorted[(place + step) % v].1 as i32;
+                ids[*id as usize * K + k] = sorted[(place + step) % v] as i32;
             }
         }
-        Ok(Self { ids, k: K })
+        Self { ids, k: K }
     }
 
     pub(crate) fn vocab_size(&self) -> usize {
@@ -71,6 +74,8 @@ impl Confusions {
 /// Rows with errors, and the same rows without.
 pub(crate) struct Corrupted {
     rows: Vec<(Vec<i32>, Vec<i32>)>,
+    /// Tokens of a row.
+    row: usize,
     buckets: Buckets,
 }
 
@@ -83,20 +88,25 @@ impl Corrupted {
         copies: u64,
     ) -> Result<Self> {
         let ids = texts.iter().map(|text| tokenizer.encode(text)).collect::<kiln_data::Result<Vec<_>>>()?.concat();
+        let row = match config.data.text.seq_len {
+            0 => config.model.max_positions,
+            len => len,
+        };
+
         let mut random = Random(config.seed);
         let mut rows = Vec::new();
         for _ in 0..copies {
-            for row in ids.chunks_exact(ROW) {
-                let right = row.iter().map(|id| *id as i32).collect();
-                let read = row.iter().map(|id| match random.below(ONE_OF) {
+            for tokens in ids.chunks_exact(row) {
+                let right = tokens.iter().map(|id| *id as i32).collect();
+                let read = tokens.iter().map(|id| match random.below(ONE_OF) {
                     0 => confusions.of_token(*id)[random.below(confusions.k as u64) as usize],
                     _ => *id as i32,
                 });
                 rows.push((read.collect(), right));
             }
         }
-        let buckets = Buckets::new(rows.iter().map(|_| (0, ROW)), (0, ROW), &config.loader)?;
-        Ok(Self { rows, buckets })
+        let buckets = Buckets::new(rows.iter().map(|_| (0, row)), (0, row), &config.loader)?;
+        Ok(Self { rows, row, buckets })
     }
 
     /// The first rows: with errors, and without.
@@ -134,19 +144,19 @@ impl BatchWorker for CorruptedWorker {
     fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> kiln_data::Result<()> {
         let (numbers, _) = plan.batch(index);
         let rows = || numbers.iter().map(|number| &self.0.rows[*number as usize]);
-        *batch =
-            text_batch(rows().flat_map(|row| row.0.clone()).collect(), rows().flat_map(|row| row.1.clone()).collect());
+        let input = rows().flat_map(|row| row.0.clone()).collect();
+        *batch = text_batch(input, rows().flat_map(|row| row.1.clone()).collect(), self.0.row);
         batch.rows = numbers.to_vec();
         Ok(())
     }
 }
 
-/// Makes a batch of full rows.
-pub(crate) fn text_batch(input: Vec<i32>, labels: Vec<i32>) -> HostBatch {
-    let n = input.len() / ROW;
-    let positions = (0..n).flat_map(|_| 0..ROW as i32).collect();
-    let parts = TextParts { input, labels, positions, documents: vec![0; n * ROW], lengths: vec![ROW as i32; n] };
-    HostBatch::text(Shape::text(n, ROW), false, parts)
+/// Makes a batch of full rows of `row` tokens.
+pub(crate) fn text_batch(input: Vec<i32>, labels: Vec<i32>, row: usize) -> HostBatch {
+    let n = input.len() / row;
+    let positions = (0..n).flat_map(|_| 0..row as i32).collect();
+    let parts = TextParts { input, labels, positions, documents: vec![0; n * row], lengths: vec![row as i32; n] };
+    HostBatch::text(Shape::text(n, row), false, parts)
 }
 
 /// Everything that the run needs, and what the model must know.

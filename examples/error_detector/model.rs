@@ -6,7 +6,9 @@ use burn::module::{Module, Param};
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use kiln::Model;
+use kiln_data::Shape;
 use kiln_kernels::{CrossEntropy, CrossEntropyConfig, cross_entropy, linear, row_argmax};
+use kiln_model::flops::train_flops_per_batch;
 use kiln_model::{Batch, DropoutStream, EncoderOnly, LossSums, TextBatch};
 
 use super::data::Confusions;
@@ -166,6 +168,14 @@ impl Model for ErrorDetector {
 
     fn has_dropout(&self) -> bool {
         self.encoder.config().dropout > 0.0
+    }
+
+    /// The encoder with a logit for each token of each row, and the query. What else the heads compute is left out.
+    fn train_flops(&self, shape: Shape, _masked_share: Option<f64>) -> Option<f64> {
+        let Shape { batch_size, source_len, target_len } = shape;
+        let config = self.encoder.config();
+        let encoder = train_flops_per_batch(config, [batch_size, source_len, target_len], None).total();
+        Some(encoder + 6.0 * (batch_size * target_len * config.d_model * config.d_model) as f64)
     }
 }
 

@@ -9,7 +9,11 @@ use crate::kiln::{Ran, Workplace};
 
 /// The program. `cargo test` builds it; a build of one test target alone does not.
 fn program() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_BIN_EXE_kiln")).with_file_name("examples").join("own_model");
+    example("own_model")
+}
+
+fn example(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_BIN_EXE_kiln")).with_file_name("examples").join(name);
     if !path.exists() {
         eprintln!("skipped: {} is not there; cargo test builds it", path.display());
         return None;
@@ -85,6 +89,25 @@ fn a_program_measures_its_own_model() {
     let tests = "inference,forward,backward,step,phases,fused,live,peak,real";
     let diagnosis = of_run(&["diagnose", "--steps", "2", "--repeats", "2", "--leak-steps", "60", "--only", tests]);
     assert!(diagnosis.contains("inference") && diagnosis.contains("peak of the memory"), "{diagnosis}");
+}
+
+#[test]
+fn the_error_detector_is_measured_and_trained_at_another_size() {
+    let (Some(program), place) = (example("error_detector"), Workplace::new()) else { return };
+    let keys = ["model.d_model=32", "model.d_ff=64", "tokenizer.vocab_size=300", "loader.batch_tokens=512"];
+    let set: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
+    let with = |command: &[&'static str]| [command, &["--preset", "bert-tiny", "--device", "cpu"], &set[..]].concat();
+
+    let bench = with(&["bench", "--rows", "4", "--len", "16", "--steps", "2", "--repeats", "1"]);
+    let measured = run(&place, &program, &bench).ok().stdout;
+    let row = measured.lines().find(|line| line.contains("samples/s") && line.contains("MFU")).expect("a row");
+    assert!(row.contains("kiln"), "{measured}");
+
+    // Rows of 32 tokens of the documentation, with errors.
+    let train = ["train", "--run", "runs/detector", "--set", "data.text.seq_len=32", "--set", "train.steps=4"];
+    run(&place, &program, &with(&train)).ok();
+    let logged = place.read("runs/detector/metrics.jsonl");
+    assert!(logged.contains("detection_f1"), "{logged}");
 }
 
 #[test]
