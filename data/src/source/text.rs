@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::single_rows::{part_len, parts_of};
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Around, Buckets, DocumentOrder, EpochPlan, RowFormat, RowWriter};
 use crate::cache::{CacheKind, Lengths, TokenCache};
@@ -114,11 +115,7 @@ impl TextSource {
     }
 
     fn sort_into_buckets(&mut self, loader: &LoaderConfig) -> Result<()> {
-        let mut parts = Vec::with_capacity(self.cache.n_rows());
-        for document in 0..self.cache.n_rows() {
-            let starts = (0..self.places(document)).step_by(self.seq_len);
-            parts.extend(starts.map(|start| (document as u32, start as u32)));
-        }
+        let parts = parts_of(&self.cache, self.format.input.len(), self.seq_len);
         if parts.len() > u32::MAX as usize {
             return Err(too_many_rows(parts.len() as u64));
         }
@@ -166,7 +163,7 @@ impl TextSource {
     }
 
     fn part_len(&self, (document, start): (u32, u32)) -> usize {
-        (self.places(document as usize) as usize - start as usize).min(self.seq_len)
+        part_len(&self.cache, (document as usize, start), self.format.input.len(), self.seq_len)
     }
 
     /// Adds a part of a document to the open row.
@@ -183,16 +180,23 @@ impl TextSource {
         number: u32,
         rows: &mut RowWriter<'_>,
     ) -> Result<()> {
-        let places = |document| self.places(document);
-        for (document, before) in documents.starting_at(u64::from(row) * self.seq_len as u64, places) {
+        self.fill_room(documents, u64::from(row) * self.seq_len as u64, rows)?;
+        rows.end_row(number);
+        Ok(())
+    }
+
+    /// Fills the open row with the documents from a place on. Returns the number of places that they take, which is smaller than the room at
+    /// the end of the text.
+    pub(super) fn fill_room(&self, documents: &DocumentOrder, place: u64, rows: &mut RowWriter<'_>) -> Result<usize> {
+        let room = rows.room();
+        for (document, before) in documents.starting_at(place, |document| self.places(document)) {
             let len = (self.places(document) - before).min(rows.room() as u64);
             self.push(rows, document, before, len as usize)?;
             if rows.room() == 0 {
                 break;
             }
         }
-        rows.end_row(number);
-        Ok(())
+        Ok(room - rows.room())
     }
 
     /// Writes row `row` of a text whose rows are [`Packing::Sentences`], as row `number` of the data set.
@@ -236,7 +240,7 @@ impl TextSource {
     }
 }
 
-fn too_many_rows(rows: u64) -> Error {
+pub(super) fn too_many_rows(rows: u64) -> Error {
     Error::Invalid(format!(
         "the text has {rows} rows, more than 4,294,967,295: raise data.text.seq_len or split the text"
     ))
