@@ -29,7 +29,7 @@ pub(super) fn open_text(
 ) -> Result<Opened<Arc<dyn BatchSource>>> {
     let shards = shards_of_text(limit, folder, (corpus, tokenizer), note)?;
     let (report, text, loader) = (shards.report().clone(), corpus.config(), &config.loader);
-    let source = if text.is_preferences() {
+    let source: Arc<dyn BatchSource> = if text.is_preferences() {
         let beta = config.train.preference_beta;
         rows_of(StreamedRows::of_preferences(shards, tokenizer, text.seq_len, loader, beta)?, config)?
     } else if text.packing == Packing::Sentences {

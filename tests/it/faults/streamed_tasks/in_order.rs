@@ -26,8 +26,7 @@ fn texts_in_the_order_of_the_files_give_the_bits_of_a_whole_cache_and_go_on_when
 fn pairs_and_classes_in_the_order_of_the_files_give_the_bits_of_a_whole_cache_on_one_rank_and_two() {
     let pairs = mixture_of_pairs();
     let task = ["--task", "translation"].map(String::from).into();
-    let sets =
-        ["data.train=rows/*.tsv", "data.valid=dev.tsv", "model.n_encoder_layers=1", "model.n_decoder_layers=1"];
+    let sets = ["data.train=rows/*.tsv", "data.valid=dev.tsv", "model.n_encoder_layers=1", "model.n_decoder_layers=1"];
     let pairs = Subject { task, shards: vec!["cache/train-shards"], ..pairs }.with(&sets);
     for subject in [pairs, classes("data.valid=dev.jsonl")] {
         let subject = subject.with(&["loader.shuffle=false"]);
