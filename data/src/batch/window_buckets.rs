@@ -167,11 +167,8 @@ impl WindowBuckets {
             *shapes.entry(shape).or_default() += 1;
         }
         let (n_rows, widest) = (layouts.iter().map(Layout::n_widest).sum::<usize>(), self.widest());
-        let (n_full, batch_size) = (n_rows / widest.batch_size, n_rows % widest.batch_size);
-        for (shape, n) in [(widest, n_full), (Shape { batch_size, ..widest }, usize::from(batch_size > 0))] {
-            if n > 0 {
-                *shapes.entry(shape).or_default() += n;
-            }
+        for (shape, n) in widest.batches_of(n_rows) {
+            *shapes.entry(shape).or_default() += n;
         }
         shapes
     }

@@ -83,15 +83,13 @@ impl TextSource {
         text: &TextConfig,
         loader: &LoaderConfig,
     ) -> Result<Self> {
-        let format = checked_format(tokenizer, task, text, loader)?;
+        let (format, settings) = checked_format(tokenizer, task, text, loader)?;
         if cache.kind() != CacheKind::Text {
             return Err(Error::cache(cache.path(), "holds pairs, wanted documents of plain text"));
         }
         cache.check_tokenizer(tokenizer)?;
 
         let seq_len = text.seq_len;
-        // Saved runs know this text as part of the source's fingerprint.
-        let settings = settings_of(task, text, &format);
         let mut source = Self {
             vocab_size: tokenizer.vocab_size(),
             rows: Rows::Packed { n_rows: 0, batch_size: loader.rows_of(seq_len) },
@@ -246,7 +244,7 @@ pub(super) fn too_many_rows(rows: u64) -> Error {
     ))
 }
 
-/// Returns how rows of a task are built.
+/// Returns how rows of a task are built, and what decides their content next to the tokens, as a part of a fingerprint.
 ///
 /// # Errors
 ///
@@ -256,7 +254,7 @@ pub(super) fn checked_format(
     task: Task,
     text: &TextConfig,
     loader: &LoaderConfig,
-) -> Result<RowFormat> {
+) -> Result<(RowFormat, String)> {
     let problems: Vec<_> = text.validate(0).into_iter().chain(loader.validate()).collect();
     if !problems.is_empty() {
         return Err(Error::Invalid(problems.join("\n")));
@@ -280,12 +278,9 @@ pub(super) fn checked_format(
             loader.batch_tokens
         )));
     }
-    Ok(format)
-}
-
-/// Returns what decides the content of a row next to the tokens, as a part of a fingerprint.
-pub(super) fn settings_of(task: Task, text: &TextConfig, format: &RowFormat) -> String {
-    format!("{task:?} {:?} {} {format:?}", text.packing, text.seq_len)
+    // Saved runs know this text as part of the source's fingerprint.
+    let settings = format!("{task:?} {:?} {seq_len} {format:?}", text.packing);
+    Ok((format, settings))
 }
 
 pub(super) fn row_format(tokenizer: &TextTokenizer, task: Task, packing: Packing) -> RowFormat {
@@ -328,12 +323,7 @@ impl BatchSource for TextSource {
 
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
         Some(match &self.rows {
-            Rows::Packed { n_rows, batch_size } => {
-                let (full, left) = (*n_rows as usize / batch_size, *n_rows as usize % batch_size);
-                let full = (Shape::text(*batch_size, self.seq_len), full);
-                let last = (Shape::text(left, self.seq_len), usize::from(left > 0));
-                [full, last].into_iter().filter(|(_, batches)| *batches > 0).collect()
-            }
+            Rows::Packed { n_rows, batch_size } => Shape::text(*batch_size, self.seq_len).batches_of(*n_rows as usize),
             Rows::Sentences { buckets, .. } => buckets.shapes(),
         })
     }

@@ -22,7 +22,7 @@ use super::build::{build, reason_to_build, with_suffix};
 use super::fingerprint::{Ledger, label_fingerprint};
 use super::format::{CacheKind, Header};
 use super::labels::Labels;
-use super::rows::{Conversations, Documents, Pairs, Rows};
+use super::rows::{Pairs, Rows, Texts};
 use super::write::Writer;
 use crate::corpus::{Classes, LabelledText, Packing, PairCorpus, RowReport, TextCorpus};
 use crate::error::{Error, Result};
@@ -67,7 +67,7 @@ impl Shards {
         num_threads: usize,
     ) -> Result<Self> {
         let multiple = usize::from(corpus.config().packing == Packing::Sentences);
-        Self::prepare(folder, Box::new(Documents::new(corpus, tokenizer)), multiple, limit, num_threads)
+        Self::prepare(folder, Box::new(Texts::documents(corpus, tokenizer)), multiple, limit, num_threads)
     }
 
     /// Does the same for pairs. The index counts them by their lengths, rounded up by [`round_up`](crate::round_up) to multiples of
@@ -100,7 +100,7 @@ impl Shards {
         limit: u64,
         num_threads: usize,
     ) -> Result<Self> {
-        let rows = Conversations::new(corpus, tokenizer, template)?;
+        let rows = Texts::conversations(corpus, tokenizer, template)?;
         Self::prepare(folder, Box::new(rows), 1, limit, num_threads)
     }
 

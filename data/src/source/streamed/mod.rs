@@ -38,7 +38,7 @@ use self::ahead::{Ahead, Key, Windows};
 pub use self::in_order::StreamedInOrder;
 pub use self::rows::StreamedRows;
 use super::chat::{self, BestFit};
-use super::text::{self, settings_of};
+use super::text;
 use super::{BatchSource, BatchWorker, ChatSource, TextSource};
 use crate::batch::{DocumentOrder, EpochPlan, RowFormat, RowWriter, WindowOrder};
 use crate::cache::{CacheKind, Shards, TokenCache, WINDOW_SHARDS};
@@ -119,11 +119,10 @@ impl StreamedSource {
         }
         let (format, settings, rows): (_, _, Vec<u64>) = match shards.kind() {
             CacheKind::Text => {
-                let format = text::checked_format(tokenizer, task, text, loader)?;
+                let (format, settings) = text::checked_format(tokenizer, task, text, loader)?;
                 let n_special = format.input.len() as u64;
                 let places = |(documents, tokens): (u64, u64)| tokens + documents * n_special;
                 let rows = shards.sizes().map(|size| places(size).div_ceil(text.seq_len as u64)).collect();
-                let settings = settings_of(task, text, &format);
                 (format, settings, rows)
             }
             CacheKind::Chat => {
@@ -319,10 +318,7 @@ impl BatchSource for StreamedSource {
     }
 
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
-        let (full, left) = (self.n_rows as usize / self.shape.batch_size, self.n_rows as usize % self.shape.batch_size);
-        let last = Shape { batch_size: left, ..self.shape };
-        let all = [(self.shape, full), (last, usize::from(left > 0))];
-        Some(all.into_iter().filter(|(_, batches)| *batches > 0).collect())
+        Some(self.shape.batches_of(self.n_rows as usize))
     }
 
     fn fingerprint(&self) -> String {

@@ -25,7 +25,7 @@ use crate::loader_config::LoaderConfig;
 use crate::sampler::{Order, ShuffleOf};
 use crate::source::preferences::budget_of_pairs;
 use crate::source::single_rows::{BatchWriter, DividedCache, RowKind};
-use crate::source::text::{checked_format, settings_of};
+use crate::source::text::checked_format;
 use crate::source::{BatchSource, BatchWorker, chat};
 use crate::tokenizer::{LabelledShape, PairTokenizers, TextTokenizer};
 
@@ -103,7 +103,7 @@ impl StreamedRows {
         text: &TextConfig,
         loader: &LoaderConfig,
     ) -> Result<Self> {
-        let format = checked_format(tokenizer, task, text, loader)?;
+        let (format, settings) = checked_format(tokenizer, task, text, loader)?;
         if shards.length_multiple() == 0 || text.packing != Packing::Sentences {
             return Err(Error::Invalid(
                 "rows of documents have their own lengths only with data.text.packing = \"sentences\", with which their shards must be \
@@ -111,9 +111,8 @@ impl StreamedRows {
                     .into(),
             ));
         }
-        let settings = format!(" {}", settings_of(task, text, &format));
         let kind = RowKind::Documents { format, vocab_size: tokenizer.vocab_size(), seq_len: text.seq_len };
-        Self::new(shards, kind, (0, text.seq_len), loader, loader, settings)
+        Self::new(shards, kind, (0, text.seq_len), loader, loader, format!(" {settings}"))
     }
 
     /// Sorts conversations in rows of their own into buckets, as [`ChatSource`](crate::ChatSource) does with
