@@ -69,13 +69,14 @@ pub(super) struct Texts {
 /// How texts become tokens.
 #[derive(Debug)]
 enum Encoding {
-    Documents(TextTokenizer),
-    Conversations(SpecialEncoder, ChatTemplate),
+    Documents(Box<TextTokenizer>),
+    Conversations(Box<SpecialEncoder>, ChatTemplate),
 }
 
 impl Texts {
     pub(super) fn documents(corpus: TextCorpus, tokenizer: &TextTokenizer) -> Self {
-        let (encoding, header) = (Encoding::Documents(tokenizer.clone()), text_header(CacheKind::Text, tokenizer));
+        let (encoding, header) =
+            (Encoding::Documents(tokenizer.clone().into()), text_header(CacheKind::Text, tokenizer));
         Self { corpus, encoding, header }
     }
 
@@ -89,7 +90,7 @@ impl Texts {
     ) -> Result<Self> {
         let is_compared = corpus.config().is_preferences();
         let kind = if is_compared { CacheKind::Preferences } else { CacheKind::Chat };
-        let encoding = Encoding::Conversations(tokenizer.special_encoder()?, template.clone());
+        let encoding = Encoding::Conversations(tokenizer.special_encoder()?.into(), template.clone());
         Ok(Self { corpus, encoding, header: text_header(kind, tokenizer) })
     }
 }
@@ -126,6 +127,7 @@ impl Rows for Texts {
     fn encode(&self, start: BlockStart, blocks: Range<usize>, num_threads: usize, sink: Sink<'_>) -> Result<()> {
         let (corpus, config) = (&self.corpus, self.corpus.config());
         let blocks = corpus.blocks_from(start).take(blocks.end).skip(blocks.start);
+
         match &self.encoding {
             Encoding::Documents(tokenizer) => for_each_block(
                 blocks,
@@ -137,7 +139,7 @@ impl Rows for Texts {
             Encoding::Conversations(special, template) => {
                 let learn = if config.is_preferences() { Learn::LastAnswer } else { config.learn };
                 let encoder = || {
-                    ChatEncoder::new(special.clone(), template.clone(), learn)
+                    ChatEncoder::new((**special).clone(), template.clone(), learn)
                         .splitting_special_tokens(config.split_special_tokens)
                 };
                 for_each_block(

@@ -86,9 +86,11 @@ pub(super) fn is_answer(name: &str) -> bool {
 
 /// Whether a field of this name is a part of a question.
 fn is_part(name: &str) -> bool {
-    let is_one = |role| is_of(role, name);
-    let has_word = words_of(name).iter().any(|word| PARTS.contains(&word.as_str()));
-    (is_one(Role::Question) || is_one(Role::Context) || has_word) && !is_one(Role::Wrong)
+    let (is_one, words) = (|role| is_of(role, name), words_of(name));
+    let has_word = words.iter().any(|word| PARTS.contains(&word.as_str()));
+    // Who answers is not asked.
+    let is_other = is_one(Role::Wrong) || words.iter().any(|word| word == "system");
+    (is_one(Role::Question) || is_one(Role::Context) || has_word) && !is_other
 }
 
 /// Whether the file is a table with questions and their answers.
@@ -113,7 +115,7 @@ fn question_among<'c>(columns: impl Iterator<Item = (&'c str, &'c Column)>) -> O
 }
 
 impl Asked {
-    /// Finds several parts of a question and one answer among fields of these names, by their values. Other texts are no part of it.
+    /// Finds several parts of a question and one answer among fields of these names, by their values. Other texts do not count.
     pub(super) fn among<'c>(columns: impl Iterator<Item = (&'c str, &'c Column)>) -> Option<Self> {
         let (parts, answer) = question_among(columns)?;
         let is_head = |name: &&&str| words_of(name).iter().any(|word| HEADS.contains(&word.as_str()));
@@ -121,7 +123,7 @@ impl Asked {
         let question = main().filter(|name| rank(Role::Question, name).is_some());
         let question = question.min_by_key(|name| rank(Role::Question, name));
         let is_answered = |name: &&&str| is_changed_into(name, answer) == Some(true);
-        let main = question.or_else(|| main().find(is_answered)).or_else(|| main().last()).or(parts.last())?;
+        let main = question.or_else(|| main().find(is_answered)).or_else(|| main().next_back()).or(parts.last())?;
         (parts.len() > 1).then(|| Self {
             main: (*main).to_owned(),
             answer: answer.to_owned(),
@@ -205,6 +207,7 @@ mod tests {
             &["subject", "body", "answer", "reply"],
             &["subject", "body", "model_answer"],
             &["english", "italian", "translation"],
+            &["system_prompt", "question", "response"],
         ] {
             assert_eq!(asked(names), None, "{names:?}");
         }

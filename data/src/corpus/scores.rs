@@ -34,8 +34,8 @@ pub(super) fn note<'v>(
     } else {
         "round".to_owned()
     };
-    let path: Vec<String> = label.split('.').map(str::to_owned).collect();
-    let program = format!("{} |= ((tonumber? | {rounded}) // .)", path_in_jq(&path));
+    let path = path_in_jq(&label.split('.').map(str::to_owned).collect::<Vec<_>>());
+    let program = format!("{path} = (({path} | tonumber? | {rounded}) // {path})");
     Some(format!(
         "\"{label}\" has numbers on a scale ({least} to {most} in the first rows), and Kiln learns classes, not numbers (regression): as they \
          are, each number is a class of its own\nto make a few classes of them, round them: {}\nand read rows.jsonl with {flags}",
@@ -52,9 +52,9 @@ mod tests {
         let file = Path::new("a.tsv");
         let said = |values: &[&str]| note("score", values.iter().copied(), "--task x", (file, FileFormat::JSON));
         for (values, program) in [
-            (&["0.0", "5.0", "3.2"][..], "(tonumber? | round)"),
-            (&["0.1", "1"], "(tonumber? | . * 6 | round)"),
-            (&["12.5", "99", " 3 "], "(tonumber? | . / 10 | round | . * 10)"),
+            (&["0.0", "5.0", "3.2"][..], ".score = ((.score | tonumber? | round) // .score)"),
+            (&["0.1", "1"], "(.score | tonumber? | . * 6 | round)"),
+            (&["12.5", "99", " 3 "], "(.score | tonumber? | . / 10 | round | . * 10)"),
         ] {
             let text = said(values).expect("scores");
             assert!(text.contains(program) && text.contains("regression"), "{text}");

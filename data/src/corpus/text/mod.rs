@@ -144,6 +144,7 @@ impl TextCorpus {
         let of_answers = "; to learn to answer its questions: --task lm --set data.text.format=chat";
         let has_answers = self.files().take(FILES_LOOKED_AT).any(is_table_of_answers);
         let of_tables = of_tables.to_owned() + if has_answers { of_answers } else { "" };
+
         let of_words =
             "columns and comments included; to learn from the sentences alone: --set data.text.format=records";
         let of_conll = note(&["conll", "conllu", "iob", "iob2", "bio"], of_words);

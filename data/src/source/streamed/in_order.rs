@@ -2,7 +2,7 @@
 //!
 //! # Design
 //!
-//! **Batches are those of a whole cache**, bit for bit. The counts of the index say which rows of which shards a batch has. A packed row
+//! **Batches are the same as from a whole cache**, bit for bit. The counts of the index say which rows of which shards a batch has. A packed row
 //! goes on from one shard to the next. Rows with lengths of their own come bucket after bucket ([`BucketOrder`]), so an epoch passes over
 //! the text once for each bucket. Conversations are packed by best fit, which keeps no order of files: each shard packs its own, and the
 //! shards come in the order of the files.
@@ -169,9 +169,9 @@ struct Reader<'a> {
 }
 
 enum OpenShard {
-    Packed(Packed),
-    /// Its rows, and those of each bucket.
-    Single(DividedCache, Vec<Vec<u32>>),
+    Packed(Box<Packed>),
+    /// Its rows, and the rows of each bucket.
+    Single(Box<DividedCache>, Vec<Vec<u32>>),
 }
 
 impl Reader<'_> {
@@ -207,7 +207,7 @@ impl Reader<'_> {
             let shard = shard_of(at);
             let OpenShard::Packed(packed) = self.shard(shard as u32)? else { unreachable!("packed") };
             let within = at - starts[shard];
-            match packed {
+            match &**packed {
                 Packed::Conversations(source) => return source.fill_row(within as u32, row as u32, rows),
                 Packed::Documents(source, documents) => {
                     let n_places = source.fill_room(documents, within, rows)?;
@@ -237,14 +237,14 @@ impl Reader<'_> {
         let opened = rows.shards().open(&[shard], &|kept| kept == shard, *num_threads, self.stops)?;
         let cache = opened.into_iter().next().expect("as many as wanted");
         match rows {
-            Rows::Packed { text, .. } => Ok(OpenShard::Packed(text.pack(shard, cache, Order::Sequential)?)),
+            Rows::Packed { text, .. } => Ok(OpenShard::Packed(text.pack(shard, cache, Order::Sequential)?.into())),
             Rows::Single { rows, order } => {
                 let cache = rows.kind.divide(cache);
                 let of_row = |row: u32| rows.kind.lengths(&cache.cache, cache.part(row));
                 let sorted = order.sort(shard, (0..cache.n_rows() as u32).map(of_row))?;
                 // The ids are the same, and divided differently into sources and targets.
                 let buckets = sorted.ok_or_else(|| rows.shards.changed(shard, cache.cache.path()))?;
-                Ok(OpenShard::Single(cache, buckets))
+                Ok(OpenShard::Single(cache.into(), buckets))
             }
         }
     }

@@ -106,6 +106,7 @@ pub(super) fn ask(path: &Path, names: &[&str], others: &[Vec<String>], numbers_a
         true => String::new(),
         false => format!("\n  write for NAME one of the columns {}", examples(&texts, names, others)),
     };
+
     Error::corpus(
         path,
         format!(
@@ -190,6 +191,7 @@ fn kept_flags(names: &[&str], others: &[Vec<String>], wanted: [&String; 2], foun
     if meant == [None, None] {
         return flags_among(&candidates(names, others), names);
     }
+
     let question = asked(names, others).and_then(|(found, template)| match meant {
         [None, Some(target)] if names[target] == found.answer => Some((template, found.answer)),
         [Some(source), None] if found.parts.iter().any(|part| part == names[source]) => {
