@@ -29,7 +29,8 @@ fn pairs_and_classes_in_the_order_of_the_files_give_the_bits_of_a_whole_cache_on
     let sets = ["data.train=rows/*.tsv", "data.valid=dev.tsv", "model.n_encoder_layers=1", "model.n_decoder_layers=1"];
     let pairs = Subject { task, shards: vec!["cache/train-shards"], ..pairs }.with(&sets);
     for subject in [pairs, classes("data.valid=dev.jsonl")] {
-        let subject = subject.with(&["loader.shuffle=false"]);
+        // Each bucket is a pass over the text.
+        let subject = subject.with(&["loader.shuffle=false", "loader.max_buckets=2"]);
         has_the_losses_of_the_whole(&subject);
         subject.ends_alike_on_two_ranks();
     }
