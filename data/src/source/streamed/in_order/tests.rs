@@ -14,7 +14,7 @@ use crate::source::{ChatSource, LabelledSource, PairSource, PreferenceSource, Te
 use crate::tokenizer::{LabelledShape, TokenizerKind};
 
 fn config() -> LoaderConfig {
-    LoaderConfig { shuffle: false, ..config_of_tasks() }
+    LoaderConfig { shuffle: false, max_buckets: 3, ..config_of_tasks() }
 }
 
 /// Documents of which some are longer than a row.
