@@ -1,6 +1,7 @@
 //! A batch of padded or packed token rows in one contiguous host buffer. This file alone knows how the buffer is laid
 //! out.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -32,6 +33,13 @@ impl Shape {
     /// Returns the shape of a batch of text.
     pub fn text(batch_size: usize, seq_len: usize) -> Self {
         Self { batch_size, source_len: 0, target_len: seq_len }
+    }
+
+    /// Returns how many batches of each shape so many rows make: full ones of this shape, and one with the rows left.
+    pub(crate) fn batches_of(self, n_rows: usize) -> BTreeMap<Self, usize> {
+        let (full, left) = (n_rows / self.batch_size, n_rows % self.batch_size);
+        let all = [(self, full), (Self { batch_size: left, ..self }, usize::from(left > 0))];
+        all.into_iter().filter(|(_, batches)| *batches > 0).collect()
     }
 
     /// Returns the number of source and target tokens of the batch, padding included.

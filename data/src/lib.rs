@@ -78,8 +78,8 @@ pub use loader_config::{LoaderConfig, round_up};
 pub use sampler::Order;
 pub use source::{
     BatchEstimate, BatchSource, BatchWorker, ChatSource, LabelledSource, MixPart, MixParts, MixShares, MixSource,
-    MixedPart, PairSource, PreferenceSource, SharesFrom, StreamedMix, StreamedParts, StreamedRows, StreamedSource,
-    TextSource,
+    MixedPart, PairSource, PreferenceSource, SharesFrom, StreamedInOrder, StreamedMix, StreamedParts, StreamedRows,
+    StreamedSource, TextSource,
 };
 pub use tokenizer::{
     ChatTemplate, DecodeStream, FolderTokenizer, LabelledEncoder, LabelledRow, LabelledShape, M2m100Files, MarianFiles,

@@ -1,7 +1,9 @@
 //! Rows whose fields a hint must not mistake: what the command prints is followed to the end, and the right thing is trained.
 
 mod columns;
+mod questions;
 mod rows;
+mod scores;
 
 use std::process::Command;
 
@@ -73,9 +75,21 @@ fn command_in(message: &str, file: &str) -> Option<(String, String)> {
     Some((format!("{}> {new}", &text[..end]), new.to_owned()))
 }
 
+/// Returns the words of a line as a shell has them: quoted ones have spaces.
+fn shell_words(line: &str) -> Vec<String> {
+    let (mut words, mut rest) = (Vec::new(), line.trim_start());
+    while !rest.is_empty() {
+        let quoted = rest.strip_prefix('\'').and_then(|rest| rest.split_once('\''));
+        let (word, behind) = quoted.or_else(|| rest.split_once(char::is_whitespace)).unwrap_or((rest, ""));
+        words.push(word.trim_matches('\'').to_owned());
+        rest = behind.trim_start();
+    }
+    words
+}
+
 /// Returns the options with the flags that a line of a message prints: a task and a key replace those before.
 fn with_flags(options: &[String], line: &str) -> Vec<String> {
-    let words: Vec<String> = line.split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect();
+    let words = shell_words(line);
     let flags: Vec<[String; 2]> = words
         .windows(2)
         .filter(|pair| pair[0] == "--task" || pair[0] == "--set")

@@ -86,7 +86,51 @@ impl Bucket {
     }
 }
 
-pub(super) fn too_long((source, target): (usize, usize), padded: (usize, usize), config: &LoaderConfig) -> Error {
+/// How lengths are padded that are counted, and may be rounded up already.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Padding {
+    pub(super) multiple: usize,
+    /// Longest source and target rows; 0: no limit.
+    pub(super) max_lens: (usize, usize),
+}
+
+impl Padding {
+    /// Pads the lengths of a row.
+    pub(super) fn pad(self, (source_len, target_len): (usize, usize)) -> (usize, usize) {
+        let pad = |len: usize, max: usize| {
+            let padded = round_up(len, self.multiple);
+            if max == 0 { padded } else { padded.min(max) }
+        };
+        (pad(source_len, self.max_lens.0), pad(target_len, self.max_lens.1))
+    }
+
+    /// Counts rows by their padded lengths.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration is invalid, or if a row is longer than the token budget.
+    pub(super) fn cells(
+        self,
+        counts: &BTreeMap<(usize, usize), usize>,
+        config: &LoaderConfig,
+    ) -> Result<BTreeMap<(usize, usize), usize>> {
+        let problems = config.validate();
+        if !problems.is_empty() {
+            return Err(Error::Invalid(problems.join("\n")));
+        }
+        let mut cells = BTreeMap::new();
+        for (lengths, rows) in counts {
+            let key = self.pad(*lengths);
+            if key.0.max(key.1) > config.batch_tokens {
+                return Err(too_long(key, key, config));
+            }
+            *cells.entry(key).or_default() += rows;
+        }
+        Ok(cells)
+    }
+}
+
+fn too_long((source, target): (usize, usize), padded: (usize, usize), config: &LoaderConfig) -> Error {
     Error::Invalid(format!(
         "loader.batch_tokens = {} cannot hold the longest row ({source} source and {target} target tokens): set it to at \
          least {}, or lower data.corpus.max_source_len and data.corpus.max_target_len",
@@ -129,25 +173,9 @@ impl Buckets {
             cell_of_row.push(key);
         }
 
-        // Cells into buckets.
-        let cells: Vec<_> = cells
-            .into_iter()
-            .enumerate()
-            .map(|(i, ((source_len, target_len), rows))| Cell { source_len, target_len, rows, members: vec![i] })
-            .collect();
-        let keys: Vec<_> = cells.iter().map(|cell| (cell.source_len, cell.target_len)).collect();
-        let merged = merge(cells, config);
+        let (merged, of_cell) = merged(cells, config);
         let buckets = (0..merged.len()).map(|i| Bucket::new(i, &merged, config)).collect();
-
-        // Rows into buckets.
-        let mut bucket_of_cell = vec![0; keys.len()];
-        for (bucket, cell) in merged.iter().enumerate() {
-            for member in &cell.members {
-                bucket_of_cell[*member] = bucket as u16;
-            }
-        }
-        let bucket_of_key: BTreeMap<_, _> = keys.iter().zip(&bucket_of_cell).collect();
-        let of_row = cell_of_row.iter().map(|key| *bucket_of_key[key]).collect();
+        let of_row = cell_of_row.iter().map(|key| of_cell[key] as u16).collect();
         Ok(Self { buckets, of_row, tokens })
     }
 
@@ -244,8 +272,22 @@ impl Buckets {
     }
 }
 
+/// Merges the cells of padded lengths, which are counted. Returns the merged cells, sorted by area, and which of them has each cell.
+pub(super) fn merged(
+    counts: BTreeMap<(usize, usize), usize>,
+    config: &LoaderConfig,
+) -> (Vec<Cell>, BTreeMap<(usize, usize), usize>) {
+    let keys: Vec<_> = counts.keys().copied().collect();
+    let cell = |(i, ((source_len, target_len), rows))| Cell { source_len, target_len, rows, members: vec![i] };
+    let merged = merge(counts.into_iter().enumerate().map(cell).collect(), config);
+    let of_bucket =
+        |(bucket, cell): (usize, &Cell)| cell.members.iter().map(|i| (keys[*i], bucket)).collect::<Vec<_>>();
+    let of_cell = merged.iter().enumerate().flat_map(of_bucket).collect();
+    (merged, of_cell)
+}
+
 /// Merges cells until there are few enough and each fills a batch. Returns them sorted by area.
-pub(super) fn merge(mut cells: Vec<Cell>, config: &LoaderConfig) -> Vec<Cell> {
+fn merge(mut cells: Vec<Cell>, config: &LoaderConfig) -> Vec<Cell> {
     // The cheapest partner of each cell. Keeping it up to date makes merging n cells take about n^2 steps, not n^3.
     let partner_of = |cells: &[Cell], i: usize| {
         let others = (0..cells.len()).filter(|j| *j != i);

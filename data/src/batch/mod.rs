@@ -2,6 +2,7 @@
 //! into its buffer ([`Collator`] for pairs, [`RowWriter`] for text).
 
 mod bucket;
+mod bucket_order;
 mod collate;
 mod document_order;
 mod interleave;
@@ -12,6 +13,7 @@ mod window_buckets;
 mod windows;
 
 pub use bucket::Buckets;
+pub(crate) use bucket_order::BucketOrder;
 pub use collate::Collator;
 pub(crate) use document_order::DocumentOrder;
 pub(crate) use interleave::Interleave;

@@ -144,6 +144,14 @@ impl EpochPlan {
         Self { rows, sorted_windows: Some((order, Vec::new())), ..Self::with_capacity(0) }
     }
 
+    /// Plans batches of shards in the order of the files. A batch has the rows of its range.
+    pub(crate) fn of_ranges(batches: Vec<(Range<usize>, Shape)>) -> Self {
+        let most_rows = batches.iter().map(|(_, shape)| shape.batch_size).max().unwrap_or(0);
+        let mut plan = Self::of_sorted_windows(Order::Sequential, most_rows);
+        plan.push_window(None, batches);
+        plan
+    }
+
     /// Returns the plan of batches that have several rows of each row of the shards.
     pub(crate) fn with_rows_each(mut self, n_rows: usize) -> Self {
         self.batches.iter_mut().for_each(|batch| batch.shape.batch_size *= n_rows);

@@ -10,11 +10,11 @@
 
 use std::collections::BTreeMap;
 
-use super::bucket::{Bucket, Cell, merge, too_long};
+use super::bucket::{Bucket, Padding, merged};
 use super::plan::EpochPlan;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host_batch::Shape;
-use crate::loader_config::{LoaderConfig, round_up};
+use crate::loader_config::LoaderConfig;
 use crate::sampler::{Order, ShuffleOf};
 
 /// The buckets of pairs in shards.
@@ -25,25 +25,6 @@ pub(crate) struct WindowBuckets {
     /// Bucket of each pair of padded lengths.
     of_cell: BTreeMap<(usize, usize), usize>,
     padding: Padding,
-}
-
-/// How lengths are padded.
-#[derive(Debug, Clone, Copy)]
-struct Padding {
-    multiple: usize,
-    /// Longest source and target rows; 0: no limit.
-    max_lens: (usize, usize),
-}
-
-impl Padding {
-    /// Pads the lengths of a row, which may be rounded up already.
-    fn pad(self, (source_len, target_len): (usize, usize)) -> (usize, usize) {
-        let pad = |len: usize, max: usize| {
-            let padded = round_up(len, self.multiple);
-            if max == 0 { padded } else { padded.min(max) }
-        };
-        (pad(source_len, self.max_lens.0), pad(target_len, self.max_lens.1))
-    }
 }
 
 /// How the rows of a window form batches.
@@ -83,33 +64,13 @@ impl WindowBuckets {
         max_lens: (usize, usize),
         loader: &LoaderConfig,
     ) -> Result<Self> {
-        let problems = loader.validate();
-        if !problems.is_empty() {
-            return Err(Error::Invalid(problems.join("\n")));
-        }
-        let mut cells = BTreeMap::<(usize, usize), usize>::new();
         let padding = Padding { multiple: loader.bucket_multiple, max_lens };
-        for (lengths, rows) in counts {
-            let key = padding.pad(*lengths);
-            if key.0.max(key.1) > loader.batch_tokens {
-                return Err(too_long(key, key, loader));
-            }
-            *cells.entry(key).or_default() += rows;
-        }
-
-        let keys: Vec<_> = cells.keys().copied().collect();
-        let cell = |(i, ((source_len, target_len), rows))| Cell { source_len, target_len, rows, members: vec![i] };
-        let mut merged = merge(cells.into_iter().enumerate().map(cell).collect(), loader);
-        let longest = keys.iter().fold((0, 0), |(source, target), key| (key.0.max(source), key.1.max(target)));
+        let cells = padding.cells(counts, loader)?;
+        let (mut merged, of_cell) = merged(cells, loader);
+        let longest = of_cell.keys().fold((0, 0), |(source, target), key| (key.0.max(source), key.1.max(target)));
         if let Some(widest) = merged.last_mut() {
             (widest.source_len, widest.target_len) = longest;
         }
-
-        let of_cell = merged.iter().enumerate().flat_map(|(bucket, cell)| {
-            let keys = &keys;
-            cell.members.iter().map(move |member| (keys[*member], bucket))
-        });
-        let of_cell = of_cell.collect();
         let buckets = (0..merged.len()).map(|i| Bucket::new(i, &merged, loader)).collect();
         Ok(Self { buckets, of_cell, padding })
     }
@@ -206,11 +167,8 @@ impl WindowBuckets {
             *shapes.entry(shape).or_default() += 1;
         }
         let (n_rows, widest) = (layouts.iter().map(Layout::n_widest).sum::<usize>(), self.widest());
-        let (n_full, batch_size) = (n_rows / widest.batch_size, n_rows % widest.batch_size);
-        for (shape, n) in [(widest, n_full), (Shape { batch_size, ..widest }, usize::from(batch_size > 0))] {
-            if n > 0 {
-                *shapes.entry(shape).or_default() += n;
-            }
+        for (shape, n) in widest.batches_of(n_rows) {
+            *shapes.entry(shape).or_default() += n;
         }
         shapes
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::TokenCache;
 use super::fingerprint::Ledger;
 use super::format::{Header, NOT_A_CACHE};
-use super::rows::{Conversations, Documents, Pairs, Rows};
+use super::rows::{Pairs, Rows, Texts};
 use super::write::Writer;
 use crate::corpus::{BlockStart, PairCorpus, RowReport, TextCorpus};
 use crate::error::{Error, Result};
@@ -51,7 +51,7 @@ pub fn prepare_text(
     num_threads: usize,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared> {
-    prepare(path, &Documents::new(corpus.clone(), tokenizer), num_threads, progress)
+    prepare(path, &Texts::documents(corpus.clone(), tokenizer), num_threads, progress)
 }
 
 /// Does the same as [`prepare_text`] for conversations, which `template` writes. The cache holds their ids, and which of
@@ -65,7 +65,7 @@ pub fn prepare_chat(
     num_threads: usize,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Prepared> {
-    prepare(path, &Conversations::new(corpus.clone(), tokenizer, template)?, num_threads, progress)
+    prepare(path, &Texts::conversations(corpus.clone(), tokenizer, template)?, num_threads, progress)
 }
 
 fn prepare(path: &Path, rows: &dyn Rows, num_threads: usize, progress: &mut dyn FnMut(u64)) -> Result<Prepared> {

@@ -58,86 +58,44 @@ pub(super) trait Rows: fmt::Debug + Send + Sync {
     fn encode(&self, start: BlockStart, blocks: Range<usize>, num_threads: usize, sink: Sink<'_>) -> Result<()>;
 }
 
-/// Documents of plain text.
+/// Documents of plain text, conversations, or answers to compare.
 #[derive(Debug)]
-pub(super) struct Documents {
+pub(super) struct Texts {
     corpus: TextCorpus,
-    tokenizer: TextTokenizer,
+    encoding: Encoding,
     header: Header,
 }
 
-impl Documents {
-    pub(super) fn new(corpus: TextCorpus, tokenizer: &TextTokenizer) -> Self {
-        Self { corpus, tokenizer: tokenizer.clone(), header: text_header(CacheKind::Text, tokenizer) }
-    }
-}
-
-impl Rows for Documents {
-    fn header(&self) -> &Header {
-        &self.header
-    }
-
-    fn filter(&self) -> Option<&RowFilter> {
-        self.corpus.config().filter.as_deref()
-    }
-
-    fn fingerprint(&self, seen: &Ledger) -> Result<(Hash, Ledger)> {
-        text_fingerprint(&self.corpus, seen)
-    }
-
-    fn check(&self, report: &RowReport) -> Result<()> {
-        self.corpus.check(report)
-    }
-
-    fn file(&self, number: usize) -> &Path {
-        &self.corpus.text_files()[number].path
-    }
-
-    fn can_start_within(&self) -> Result<Vec<bool>> {
-        self.corpus.text_files().iter().map(|file| file.can_start_within()).collect()
-    }
-
-    fn encode(&self, start: BlockStart, blocks: Range<usize>, num_threads: usize, sink: Sink<'_>) -> Result<()> {
-        let narrow = self.header.is_narrow();
-        for_each_block(
-            self.corpus.blocks_from(start).take(blocks.end).skip(blocks.start),
-            num_threads,
-            || TextBlockEncoder::new(&self.corpus, &self.tokenizer, narrow),
-            |encoder, block| Ok(Placed::of(&block, encoder.encode(&block)?)),
-            sink,
-        )
-    }
-}
-
-/// Conversations, or answers to compare.
+/// How texts become tokens.
 #[derive(Debug)]
-pub(super) struct Conversations {
-    corpus: TextCorpus,
-    special: SpecialEncoder,
-    template: ChatTemplate,
-    header: Header,
+enum Encoding {
+    Documents(Box<TextTokenizer>),
+    Conversations(Box<SpecialEncoder>, ChatTemplate),
 }
 
-impl Conversations {
+impl Texts {
+    pub(super) fn documents(corpus: TextCorpus, tokenizer: &TextTokenizer) -> Self {
+        let (encoding, header) =
+            (Encoding::Documents(tokenizer.clone().into()), text_header(CacheKind::Text, tokenizer));
+        Self { corpus, encoding, header }
+    }
+
     /// # Errors
     ///
     /// If the tokenizer fails.
-    pub(super) fn new(corpus: TextCorpus, tokenizer: &TextTokenizer, template: &ChatTemplate) -> Result<Self> {
+    pub(super) fn conversations(
+        corpus: TextCorpus,
+        tokenizer: &TextTokenizer,
+        template: &ChatTemplate,
+    ) -> Result<Self> {
         let is_compared = corpus.config().is_preferences();
         let kind = if is_compared { CacheKind::Preferences } else { CacheKind::Chat };
-        let header = text_header(kind, tokenizer);
-        Ok(Self { corpus, special: tokenizer.special_encoder()?, template: template.clone(), header })
-    }
-
-    fn encoder(&self) -> ChatEncoder {
-        let config = self.corpus.config();
-        let learn = if config.is_preferences() { Learn::LastAnswer } else { config.learn };
-        let encoder = ChatEncoder::new(self.special.clone(), self.template.clone(), learn);
-        encoder.splitting_special_tokens(config.split_special_tokens)
+        let encoding = Encoding::Conversations(tokenizer.special_encoder()?.into(), template.clone());
+        Ok(Self { corpus, encoding, header: text_header(kind, tokenizer) })
     }
 }
 
-impl Rows for Conversations {
+impl Rows for Texts {
     fn header(&self) -> &Header {
         &self.header
     }
@@ -148,8 +106,9 @@ impl Rows for Conversations {
 
     fn fingerprint(&self, seen: &Ledger) -> Result<(Hash, Ledger)> {
         let (text, ledger) = text_fingerprint(&self.corpus, seen)?;
+        let Encoding::Conversations(_, template) = &self.encoding else { return Ok((text, ledger)) };
         let mut hasher = blake3::Hasher::new();
-        hasher.update(text.as_bytes()).update(self.template.source().as_bytes());
+        hasher.update(text.as_bytes()).update(template.source().as_bytes());
         Ok((hasher.finalize(), ledger))
     }
 
@@ -166,13 +125,32 @@ impl Rows for Conversations {
     }
 
     fn encode(&self, start: BlockStart, blocks: Range<usize>, num_threads: usize, sink: Sink<'_>) -> Result<()> {
-        for_each_block(
-            self.corpus.blocks_from(start).take(blocks.end).skip(blocks.start),
-            num_threads,
-            || ChatBlockEncoder::new(&self.corpus, self.encoder()),
-            |encoder, block| Ok(Placed::of(&block, encoder.encode(&block)?)),
-            sink,
-        )
+        let (corpus, config) = (&self.corpus, self.corpus.config());
+        let blocks = corpus.blocks_from(start).take(blocks.end).skip(blocks.start);
+
+        match &self.encoding {
+            Encoding::Documents(tokenizer) => for_each_block(
+                blocks,
+                num_threads,
+                || TextBlockEncoder::new(corpus, tokenizer, self.header.is_narrow()),
+                |encoder, block| Ok(Placed::of(&block, encoder.encode(&block)?)),
+                sink,
+            ),
+            Encoding::Conversations(special, template) => {
+                let learn = if config.is_preferences() { Learn::LastAnswer } else { config.learn };
+                let encoder = || {
+                    ChatEncoder::new((**special).clone(), template.clone(), learn)
+                        .splitting_special_tokens(config.split_special_tokens)
+                };
+                for_each_block(
+                    blocks,
+                    num_threads,
+                    || ChatBlockEncoder::new(corpus, encoder()),
+                    |encoder, block| Ok(Placed::of(&block, encoder.encode(&block)?)),
+                    sink,
+                )
+            }
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! A corpus is read in order, in blocks of whole rows. Worker threads parse the blocks ([`for_each_block`]), and their
 //! results come back in the order of the files.
 
+mod asked;
 mod block_start;
 mod columns;
 mod compared;
@@ -26,6 +27,7 @@ mod plain_forms;
 mod printed_commands;
 mod report;
 mod roles;
+mod scores;
 mod share;
 mod size;
 mod template;

@@ -157,7 +157,7 @@ const TABLE: [(Role, &[&str]); 8] = [
 /// A text, and what people make of it: names of the text as it is found, and names of the wanted one.
 const CHANGES: [(&[&str], &[&str]); 7] = [
     (
-        &["body", "email", "mail", "ticket", "message", "complaint", "request"],
+        &["body", "email", "mail", "ticket", "message", "complaint", "request", "issue", "inquiry", "enquiry"],
         &["answer", "reply", "response", "resolution"],
     ),
     (

@@ -260,11 +260,7 @@ impl BatchSource for ChatSource {
 
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
         Some(match &self.rows {
-            Rows::Packed { rows, shape } => {
-                let (full, left) = (rows.len() / shape.batch_size, rows.len() % shape.batch_size);
-                let last = (Shape { batch_size: left, ..*shape }, usize::from(left > 0));
-                [(*shape, full), last].into_iter().filter(|(_, batches)| *batches > 0).collect()
-            }
+            Rows::Packed { rows, shape } => shape.batches_of(rows.len()),
             Rows::Single(buckets) => buckets.shapes(),
         })
     }

@@ -19,7 +19,7 @@ pub use labelled::LabelledSource;
 pub use mix::{MixPart, MixParts, MixShares, MixSource, MixedPart, SharesFrom, StreamedMix, StreamedParts};
 pub use pairs::PairSource;
 pub use preferences::PreferenceSource;
-pub use streamed::{StreamedRows, StreamedSource};
+pub use streamed::{StreamedInOrder, StreamedRows, StreamedSource};
 pub use text::TextSource;
 
 use crate::batch::EpochPlan;

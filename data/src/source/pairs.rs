@@ -97,6 +97,6 @@ impl BatchWorker for Arc<PairSource> {
     fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
         let (rows, shape) = plan.batch(index);
         let mut writer = self.kind.writer(batch, shape);
-        rows.iter().try_for_each(|row| writer.push(&self.cache, *row, *row))
+        rows.iter().try_for_each(|row| writer.push(&self.cache, (*row, 0), *row))
     }
 }

@@ -47,7 +47,7 @@ impl PreferenceSource {
         cache.check_tokenizer(tokenizer)?;
         let kind = RowKind::preferences(tokenizer, beta);
         let lengths: Vec<(usize, usize)> =
-            (0..cache.n_rows()).map(|pair| kind.lengths(&cache, pair)).collect::<Result<_>>()?;
+            (0..cache.n_rows() as u32).map(|pair| kind.lengths(&cache, (pair, 0))).collect::<Result<_>>()?;
         let longest = lengths.iter().map(|(_, len)| *len).max().unwrap_or(0);
         let (of_pairs, limit) = budget_of_pairs(longest, max_len, loader)?;
         let buckets = Buckets::new(lengths.into_iter(), (0, limit), &of_pairs)?;
@@ -124,7 +124,7 @@ impl BatchWorker for Arc<PreferenceSource> {
     fn fill(&mut self, plan: &EpochPlan, index: usize, batch: &mut HostBatch) -> Result<()> {
         let (pairs, shape) = plan.batch(index);
         let mut writer = self.kind.writer(batch, in_rows(Shape { batch_size: pairs.len(), ..shape }));
-        pairs.iter().try_for_each(|pair| writer.push(&self.cache, *pair, *pair))
+        pairs.iter().try_for_each(|pair| writer.push(&self.cache, (*pair, 0), *pair))
     }
 }
 

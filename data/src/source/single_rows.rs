@@ -12,6 +12,15 @@ use crate::tokenizer::{FLAG, PairTokenizers, SpecialIds, TextTokenizer};
 pub(super) enum RowKind {
     /// Pairs, between these special tokens.
     Pairs(SpecialIds),
+    /// Documents, of which long ones take several rows.
+    Documents {
+        /// Special tokens around a document.
+        format: RowFormat,
+        /// Ids are below this.
+        vocab_size: usize,
+        /// Places of the longest row.
+        seq_len: usize,
+    },
     /// Conversations. Ids are below the number.
     Conversations(RowFormat, usize),
     /// Answers to compare, two rows each. What decides how much a preference counts is passed on with each batch.
@@ -46,6 +55,7 @@ impl RowKind {
     pub(super) fn of_caches(&self) -> CacheKind {
         match self {
             Self::Pairs(_) => CacheKind::Pairs,
+            Self::Documents { .. } => CacheKind::Text,
             Self::Conversations(..) => CacheKind::Chat,
             Self::Preferences(..) => CacheKind::Preferences,
             Self::Labelled { .. } => CacheKind::Labelled,
@@ -57,14 +67,36 @@ impl RowKind {
         if matches!(self, Self::Preferences(..)) { 2 } else { 1 }
     }
 
-    /// Returns the source and the target length of a row in a batch.
+    /// Returns how often rows have each length in a batch, of rows that an index has counted.
+    pub(super) fn counted(&self, counts: &[(u32, u32, u64)]) -> Vec<(u32, u32, u64)> {
+        let Self::Documents { format, seq_len, .. } = self else { return counts.to_vec() };
+        let of_document = |(_, tokens, n): &(u32, u32, u64)| {
+            let places = u64::from(*tokens) + format.input.len() as u64;
+            let (full, left) = (places / *seq_len as u64, places % *seq_len as u64);
+            [(0, *seq_len as u32, full * n), (0, left as u32, if left > 0 { *n } else { 0 })]
+        };
+        counts.iter().flat_map(of_document).filter(|(_, _, n)| *n > 0).collect()
+    }
+
+    /// Divides a cache into rows of batches.
+    pub(super) fn divide(&self, cache: TokenCache) -> DividedCache {
+        let parts = match self {
+            Self::Documents { format, seq_len, .. } => Some(parts_of(&cache, format.input.len(), *seq_len)),
+            _ => None,
+        };
+        DividedCache { cache, parts }
+    }
+
+    /// Returns the source and the target length of a row in a batch, which begins at place `from` of a row of the cache.
     ///
     /// # Errors
     ///
     /// If the row is damaged.
-    pub(super) fn lengths(&self, cache: &TokenCache, row: usize) -> Result<(usize, usize)> {
+    pub(super) fn lengths(&self, cache: &TokenCache, (row, from): (u32, u32)) -> Result<(usize, usize)> {
+        let row = row as usize;
         Ok(match self {
             Self::Pairs(_) => cache.lengths(row),
+            Self::Documents { format, seq_len, .. } => (0, part_len(cache, (row, from), format.input.len(), *seq_len)),
             Self::Conversations(..) => (0, cache.document_len(row) as usize),
             Self::Preferences(..) => (0, answers(cache, row)?.map(<[u32]>::len).into_iter().max().unwrap_or(0)),
             Self::Labelled { .. } => (0, cache.labelled_len(row)),
@@ -75,6 +107,9 @@ impl RowKind {
     pub(super) fn writer<'a>(&'a self, batch: &'a mut HostBatch, shape: Shape) -> BatchWriter<'a> {
         match self {
             Self::Pairs(special) => BatchWriter::Pairs(Collator::new(batch, shape, *special)),
+            Self::Documents { format, vocab_size, seq_len } => {
+                BatchWriter::Documents(RowWriter::new(batch, shape, format), format.input.len(), *vocab_size, *seq_len)
+            }
             Self::Conversations(format, vocab_size) => {
                 BatchWriter::Conversations(RowWriter::new(batch, shape, format), *vocab_size)
             }
@@ -89,6 +124,39 @@ impl RowKind {
     }
 }
 
+/// A cache and its rows of batches.
+pub(super) struct DividedCache {
+    pub(super) cache: TokenCache,
+    /// The parts of documents that have a row each. `None`: each row of the cache has one.
+    parts: Option<Vec<(u32, u32)>>,
+}
+
+impl DividedCache {
+    /// Returns the number of rows of batches.
+    pub(super) fn n_rows(&self) -> usize {
+        self.parts.as_ref().map_or(self.cache.n_rows(), Vec::len)
+    }
+
+    /// Returns the row of the cache, and its first place, of a row of batches.
+    pub(super) fn part(&self, row: u32) -> (u32, u32) {
+        self.parts.as_ref().map_or((row, 0), |parts| parts[row as usize])
+    }
+}
+
+/// Divides documents with `n_special` special tokens each into rows of up to `seq_len` places. Returns document and first place of each.
+pub(super) fn parts_of(cache: &TokenCache, n_special: usize, seq_len: usize) -> Vec<(u32, u32)> {
+    let parts = |document: usize| {
+        let starts = (0..cache.document_len(document) + n_special as u64).step_by(seq_len);
+        starts.map(move |start| (document as u32, start as u32))
+    };
+    (0..cache.n_rows()).flat_map(parts).collect()
+}
+
+/// Returns the number of places of a part of a document.
+pub(super) fn part_len(cache: &TokenCache, (document, from): (usize, u32), n_special: usize, seq_len: usize) -> usize {
+    (cache.document_len(document) as usize + n_special - from as usize).min(seq_len)
+}
+
 /// Returns how conversations in rows of their own are built.
 fn format(tokenizer: &TextTokenizer) -> RowFormat {
     let fill = tokenizer.special().fill();
@@ -98,18 +166,20 @@ fn format(tokenizer: &TextTokenizer) -> RowFormat {
 /// Writes rows of token caches into a batch.
 pub(super) enum BatchWriter<'a> {
     Pairs(Collator<'a>),
+    /// Documents with so many special tokens each; ids are below the second number, and rows have up to so many places.
+    Documents(RowWriter<'a>, usize, usize, usize),
     Conversations(RowWriter<'a>, usize),
     Preferences(RowWriter<'a>, usize),
     Labelled(LabelledWriter<'a>, usize, usize),
 }
 
 impl BatchWriter<'_> {
-    /// Adds row `row` of a cache, as row `number` of the data set.
+    /// Adds what begins at place `from` of row `row` of a cache, as row `number` of the data set. Only documents have more than one part.
     ///
     /// # Errors
     ///
     /// If the row is damaged.
-    pub(super) fn push(&mut self, cache: &TokenCache, row: u32, number: u32) -> Result<()> {
+    pub(super) fn push(&mut self, cache: &TokenCache, (row, from): (u32, u32), number: u32) -> Result<()> {
         let at = row as usize;
         match self {
             Self::Pairs(collator) => {
@@ -121,6 +191,12 @@ impl BatchWriter<'_> {
                 };
                 cache.check_id("row", at, max_source, source_vocab)?;
                 cache.check_id("row", at, max_target, target_vocab)
+            }
+            Self::Documents(rows, n_special, vocab_size, seq_len) => {
+                let len = part_len(cache, (at, from), *n_special, *seq_len);
+                let largest = rows.push(cache.document(at), from as usize, len);
+                rows.end_row(number);
+                cache.check_id("document", at, largest, *vocab_size)
             }
             Self::Conversations(rows, vocab_size) => {
                 push_conversation(rows, cache, row, *vocab_size)?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::single_rows::{part_len, parts_of};
 use super::{BatchSource, BatchWorker};
 use crate::batch::{Around, Buckets, DocumentOrder, EpochPlan, RowFormat, RowWriter};
 use crate::cache::{CacheKind, Lengths, TokenCache};
@@ -82,15 +83,13 @@ impl TextSource {
         text: &TextConfig,
         loader: &LoaderConfig,
     ) -> Result<Self> {
-        let format = checked_format(tokenizer, task, text, loader)?;
+        let (format, settings) = checked_format(tokenizer, task, text, loader)?;
         if cache.kind() != CacheKind::Text {
             return Err(Error::cache(cache.path(), "holds pairs, wanted documents of plain text"));
         }
         cache.check_tokenizer(tokenizer)?;
 
         let seq_len = text.seq_len;
-        // Saved runs know this text as part of the source's fingerprint.
-        let settings = settings_of(task, text, &format);
         let mut source = Self {
             vocab_size: tokenizer.vocab_size(),
             rows: Rows::Packed { n_rows: 0, batch_size: loader.rows_of(seq_len) },
@@ -114,11 +113,7 @@ impl TextSource {
     }
 
     fn sort_into_buckets(&mut self, loader: &LoaderConfig) -> Result<()> {
-        let mut parts = Vec::with_capacity(self.cache.n_rows());
-        for document in 0..self.cache.n_rows() {
-            let starts = (0..self.places(document)).step_by(self.seq_len);
-            parts.extend(starts.map(|start| (document as u32, start as u32)));
-        }
+        let parts = parts_of(&self.cache, self.format.input.len(), self.seq_len);
         if parts.len() > u32::MAX as usize {
             return Err(too_many_rows(parts.len() as u64));
         }
@@ -166,7 +161,7 @@ impl TextSource {
     }
 
     fn part_len(&self, (document, start): (u32, u32)) -> usize {
-        (self.places(document as usize) as usize - start as usize).min(self.seq_len)
+        part_len(&self.cache, (document as usize, start), self.format.input.len(), self.seq_len)
     }
 
     /// Adds a part of a document to the open row.
@@ -183,16 +178,23 @@ impl TextSource {
         number: u32,
         rows: &mut RowWriter<'_>,
     ) -> Result<()> {
-        let places = |document| self.places(document);
-        for (document, before) in documents.starting_at(u64::from(row) * self.seq_len as u64, places) {
+        self.fill_room(documents, u64::from(row) * self.seq_len as u64, rows)?;
+        rows.end_row(number);
+        Ok(())
+    }
+
+    /// Fills the open row with the documents from a place on. Returns the number of places that they take, which is smaller than the room at
+    /// the end of the text.
+    pub(super) fn fill_room(&self, documents: &DocumentOrder, place: u64, rows: &mut RowWriter<'_>) -> Result<usize> {
+        let room = rows.room();
+        for (document, before) in documents.starting_at(place, |document| self.places(document)) {
             let len = (self.places(document) - before).min(rows.room() as u64);
             self.push(rows, document, before, len as usize)?;
             if rows.room() == 0 {
                 break;
             }
         }
-        rows.end_row(number);
-        Ok(())
+        Ok(room - rows.room())
     }
 
     /// Writes row `row` of a text whose rows are [`Packing::Sentences`], as row `number` of the data set.
@@ -236,13 +238,13 @@ impl TextSource {
     }
 }
 
-fn too_many_rows(rows: u64) -> Error {
+pub(super) fn too_many_rows(rows: u64) -> Error {
     Error::Invalid(format!(
         "the text has {rows} rows, more than 4,294,967,295: raise data.text.seq_len or split the text"
     ))
 }
 
-/// Returns how rows of a task are built.
+/// Returns how rows of a task are built, and what decides their content next to the tokens, as a part of a fingerprint.
 ///
 /// # Errors
 ///
@@ -252,7 +254,7 @@ pub(super) fn checked_format(
     task: Task,
     text: &TextConfig,
     loader: &LoaderConfig,
-) -> Result<RowFormat> {
+) -> Result<(RowFormat, String)> {
     let problems: Vec<_> = text.validate(0).into_iter().chain(loader.validate()).collect();
     if !problems.is_empty() {
         return Err(Error::Invalid(problems.join("\n")));
@@ -276,12 +278,9 @@ pub(super) fn checked_format(
             loader.batch_tokens
         )));
     }
-    Ok(format)
-}
-
-/// Returns what decides the content of a row next to the tokens, as a part of a fingerprint.
-pub(super) fn settings_of(task: Task, text: &TextConfig, format: &RowFormat) -> String {
-    format!("{task:?} {:?} {} {format:?}", text.packing, text.seq_len)
+    // Saved runs know this text as part of the source's fingerprint.
+    let settings = format!("{task:?} {:?} {seq_len} {format:?}", text.packing);
+    Ok((format, settings))
 }
 
 pub(super) fn row_format(tokenizer: &TextTokenizer, task: Task, packing: Packing) -> RowFormat {
@@ -324,12 +323,7 @@ impl BatchSource for TextSource {
 
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
         Some(match &self.rows {
-            Rows::Packed { n_rows, batch_size } => {
-                let (full, left) = (*n_rows as usize / batch_size, *n_rows as usize % batch_size);
-                let full = (Shape::text(*batch_size, self.seq_len), full);
-                let last = (Shape::text(left, self.seq_len), usize::from(left > 0));
-                [full, last].into_iter().filter(|(_, batches)| *batches > 0).collect()
-            }
+            Rows::Packed { n_rows, batch_size } => Shape::text(*batch_size, self.seq_len).batches_of(*n_rows as usize),
             Rows::Sentences { buckets, .. } => buckets.shapes(),
         })
     }

@@ -196,7 +196,6 @@ fn a_limit_that_cannot_work_is_refused_with_words() {
     };
     refused(Rows::Text, &["--set", "data.cache_limit=1000"], &["data.cache_limit", "at least 81920"]);
     refused(Rows::Pairs, &["--set", "data.cache_limit=1000"], &["data.cache_limit", "at least 81920"]);
-    refused(Rows::Text, &["--set", "data.text.packing=sentences"], &["data.cache_limit", "data.text.packing"]);
     refused(Rows::Text, &["--set", "data.direct=true"], &["data.direct was removed", "data.cache_limit"]);
     refused(Rows::Text, &["--set", "data.cache_limit=a lot"], &["not a size", "80GB"]);
     // One file that is never cut.

@@ -1,6 +1,8 @@
 //! `data.cache_limit` for rows of every task: a run that was killed, and lost its caches, ends as the undisturbed run does, and so do two
 //! ranks.
 
+mod in_order;
+
 use std::fmt::Write;
 
 use super::ranks::{end_within, ranks_of, start, stderr};
@@ -92,7 +94,11 @@ impl Subject {
 
     /// Arguments of eight steps without a limit.
     fn without_limit(&self, run: &str) -> Vec<String> {
-        let mut all = self.arguments(run, "cpu", &["--set", "train.steps=8"]);
+        self.without_limit_to(run, 8)
+    }
+
+    fn without_limit_to(&self, run: &str, steps: usize) -> Vec<String> {
+        let mut all = self.arguments(run, "cpu", &["--set", &format!("train.steps={steps}")]);
         let at = all.iter().position(|word| word.starts_with("data.cache_limit")).expect("a limit");
         all.drain(at - 1..=at);
         all
@@ -247,6 +253,31 @@ fn mixture(task: &str, ending: &str, row: &dyn Fn(usize, &mut Random) -> String,
 fn mixture_of_texts() -> Subject {
     let row = |number: usize, random: &mut Random| format!("{} {number}.\n\n", words(1 + random.below(60), random));
     mixture("lm", "txt", &row, "model.n_decoder_layers=1")
+}
+
+/// Documents, of which some are longer than a row.
+fn texts(sets: &[&str]) -> Subject {
+    let row = |number: usize, random: &mut Random| format!("{} {number}.\n\n", words(1 + random.below(60), random));
+    let data = ["data.train=rows", "data.valid=dev.txt", "model.n_decoder_layers=1", "data.text.seq_len=96"];
+    Subject::new(&["--task", "lm"], "txt", 24, &row).with(&data).with(sets)
+}
+
+#[test]
+fn documents_in_rows_of_their_own_larger_than_their_cache_give_the_same_bits() {
+    texts(&["data.text.packing=sentences"]).ends_alike_when_killed();
+}
+
+#[test]
+fn documents_in_rows_of_their_own_train_on_two_ranks_as_on_one() {
+    texts(&["data.text.packing=sentences"]).ends_alike_on_two_ranks();
+}
+
+#[test]
+fn a_mixture_of_documents_in_rows_of_their_own_gives_the_same_bits() {
+    let subject = mixture_of_texts().with(&["data.text.packing=sentences"]);
+    let said = subject.ends_alike_when_killed();
+    assert!(said.contains("train-shards.tiny: counted in"), "{said}");
+    has_metrics_by_source(&subject);
 }
 
 fn mixture_of_pairs() -> Subject {

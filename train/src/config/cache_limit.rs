@@ -1,10 +1,6 @@
 //! The limit of the token cache on disk, and the key that it replaced.
 
-use kiln_data::Packing;
 use serde::de::{Deserialize, Deserializer, Error};
-
-use super::Config;
-use super::task::{Reads, traits_of};
 
 /// A key that was removed. Configurations of earlier versions have it as `false`, which changes nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,29 +18,11 @@ impl<'de> Deserialize<'de> for RemovedSwitch {
     }
 }
 
-/// Returns what is wrong with `data.cache_limit`.
-pub(super) fn problem(config: &Config) -> Option<String> {
-    let data = &config.data;
-    let row = data.cache_limit.as_ref().map(|_| traits_of(config.task))?;
-    let is_plain = row.reads == Reads::Text && row.classes.is_none() && !data.text.is_chat();
-    if is_plain && data.text.packing == Packing::Sentences {
-        return Some(
-            "data.cache_limit needs documents that are packed; data.text.packing = \"sentences\" sorts all documents by length, so remove one \
-             of the two"
-                .into(),
-        );
-    }
-    (!config.loader.shuffle).then(|| {
-        "data.cache_limit shuffles the parts of a text; loader.shuffle = false keeps their order, so remove one of the two".into()
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use kiln_data::{Task, TextFormat};
+    use kiln_data::{Packing, Task, TextFormat};
 
-    use super::*;
-    use crate::config::{ByteSize, MixEntry, presets};
+    use crate::config::{ByteSize, Config, MixEntry, presets};
 
     fn limited() -> Config {
         let mut config = presets::gpt2_tiny();
@@ -67,12 +45,15 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_for_rows_of_every_task_and_packed_text() {
+    fn a_limit_is_for_rows_of_every_task_packing_and_order() {
         let pairs = Config { data: limited().data, ..presets::tiny() };
         assert_eq!((pairs.task, pairs.validate()), (Task::Translation, Vec::new()));
 
         type Change = fn(&mut Config);
-        let served: [Change; 6] = [
+        let served: [Change; 9] = [
+            |c| c.data.text.packing = Packing::Sentences,
+            |c| c.loader.shuffle = false,
+            |c| (c.data.text.packing, c.loader.shuffle) = (Packing::Sentences, false),
             |c| c.data.text.format = TextFormat::Chat,
             |c| (c.data.text.format, c.data.text.packing) = (TextFormat::Chat, Packing::Sentences),
             |c| c.data.text.format = TextFormat::Preferences,
@@ -92,19 +73,7 @@ mod tests {
         }
         let mut classes = limited();
         classes.task = Task::Classification;
-        assert_eq!(problem(&classes), None);
-
-        let cases: [(&str, Change); 2] = [
-            ("sorts all documents", |c| c.data.text.packing = Packing::Sentences),
-            ("loader.shuffle = false", |c| c.loader.shuffle = false),
-        ];
-        for (part, change) in cases {
-            let mut config = limited();
-            change(&mut config);
-            let problems = config.validate();
-            let is_it = |problem: &&String| problem.starts_with("data.cache_limit") && problem.contains(part);
-            assert!(problems.iter().any(|problem| is_it(&problem)), "{part}: {problems:#?}");
-        }
+        assert!(!classes.validate().iter().any(|problem| problem.contains("data.cache_limit")));
         assert_eq!(limited().task, Task::Lm);
     }
 

@@ -107,7 +107,8 @@ pub struct DataConfig {
     /// Folder of the token caches. Unset: `cache/` in the run folder.
     pub cache_dir: Option<PathBuf>,
     /// Most bytes of token caches of the training text on disk; the sources of a mixture have equal parts of it. The text is then tokenized
-    /// in parts, ahead of the training, and shuffled within windows of eight parts. Unset: the whole text is tokenized once.
+    /// in parts, ahead of the training, and shuffled within windows of eight parts if rows are shuffled. Unset: the whole text
+    /// is tokenized once.
     pub cache_limit: Option<ByteSize>,
     /// Pairs: format, names of fields, limits in tokens, tolerated fraction of bad rows.
     pub corpus: CorpusConfig,

@@ -65,7 +65,6 @@ impl Config {
         problems.extend(self.data.text.validate(max_positions).into_iter().chain(super::chat::problem(self)));
         problems.extend(super::mix::problems(self));
         problems.extend(super::filter::problems(self));
-        problems.extend(super::cache_limit::problem(self));
         if self.is_built_in_task() && !self.data.valid.is_empty() {
             problems.push(
                 "data.valid names validation text, but data.train names no training text; set data.train, or remove \

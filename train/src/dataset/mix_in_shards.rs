@@ -11,7 +11,7 @@ use kiln_data::{
 };
 
 use super::of_source;
-use super::streamed::{SHARDS, open_pairs, shards_of_text};
+use super::streamed::{SHARDS, open_pairs, shards_of_text, single_rows_of_text};
 use crate::config::{ByteSize, Config, MixEntry};
 
 /// A mixture, and what its filters have dropped.
@@ -30,7 +30,7 @@ pub(super) fn pairs(
         let opened = open_pairs(config, part_of(limit, sources), &folder(cache_dir, entry), (corpus, tokenizers), note);
         let (source, report) = opened.with_context(|| of_source(entry))?;
         notes.extend(notes_of(entry, &report));
-        Ok(MixPart { name: entry.name.as_str().into(), source })
+        Ok(MixPart { name: entry.name.as_str().into(), source: Arc::new(source) })
     };
     let parts = StreamedParts::Rows(sources.iter().map(part).collect::<Result<_>>()?);
     Ok((StreamedMix::new(parts, &config.data.mix_shares(), &config.loader)?, notes))
@@ -51,8 +51,8 @@ pub(super) fn text(
             let folder = folder(cache_dir, entry);
             let shards = shards_of_text(part_of(limit, sources), &folder, (corpus, tokenizer), note)?;
             notes.extend(notes_of(entry, shards.report()));
-            if text.is_chat() && text.packing == Packing::Sentences {
-                let source = StreamedRows::of_conversations(shards, tokenizer, text, &config.loader)?;
+            if text.packing == Packing::Sentences {
+                let source = single_rows_of_text(shards, tokenizer, text, config)?;
                 rows.push(MixPart { name: name.clone(), source: Arc::new(source) });
             } else {
                 let source = StreamedSource::new(shards, tokenizer, config.task, text, &config.loader)?;

@@ -69,7 +69,7 @@ pub(super) fn open(
             );
             let (source, report) = opened.context("data.train")?;
             notes.extend(report.filter_notes());
-            source
+            streamed::rows_of(source, config)?
         }
         None => {
             let path = cache_dir.join("train.tokens");

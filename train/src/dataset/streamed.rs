@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use kiln_data::{
     BatchSource, LabelledShape, LabelledText, Packing, PairCorpus, PairTokenizers, Result, RowReport, Shards,
-    StreamedRows, StreamedSource, TextCorpus, TextTokenizer,
+    StreamedRows, StreamedSource, TextConfig, TextCorpus, TextTokenizer,
 };
 use kiln_metrics::units::counted;
 
@@ -17,7 +17,7 @@ use crate::config::{ByteSize, Config};
 pub(crate) const SHARDS: &str = "train-shards";
 
 /// The rows, and the counts of those that are kept and of the others.
-type Opened<S> = (Arc<S>, RowReport);
+type Opened<S> = (S, RowReport);
 
 /// Finds or makes the index of a text, of conversations or of answers to compare in `folder`, and opens its rows.
 pub(super) fn open_text(
@@ -26,18 +26,37 @@ pub(super) fn open_text(
     folder: &Path,
     (corpus, tokenizer): (&TextCorpus, &TextTokenizer),
     note: &mut dyn FnMut(&str),
-) -> Result<Opened<dyn BatchSource>> {
+) -> Result<Opened<Arc<dyn BatchSource>>> {
     let shards = shards_of_text(limit, folder, (corpus, tokenizer), note)?;
     let (report, text, loader) = (shards.report().clone(), corpus.config(), &config.loader);
     let source: Arc<dyn BatchSource> = if text.is_preferences() {
         let beta = config.train.preference_beta;
-        Arc::new(StreamedRows::of_preferences(shards, tokenizer, text.seq_len, loader, beta)?)
-    } else if text.is_chat() && text.packing == Packing::Sentences {
-        Arc::new(StreamedRows::of_conversations(shards, tokenizer, text, loader)?)
+        rows_of(StreamedRows::of_preferences(shards, tokenizer, text.seq_len, loader, beta)?, config)?
+    } else if text.packing == Packing::Sentences {
+        rows_of(single_rows_of_text(shards, tokenizer, text, config)?, config)?
     } else {
-        Arc::new(StreamedSource::new(shards, tokenizer, config.task, text, loader)?)
+        let source = StreamedSource::new(shards, tokenizer, config.task, text, loader)?;
+        if loader.shuffle { Arc::new(source) } else { Arc::new(source.in_file_order()?) }
     };
     Ok((source, report))
+}
+
+/// Opens documents or conversations that each have rows of their own.
+pub(super) fn single_rows_of_text(
+    shards: Shards,
+    tokenizer: &TextTokenizer,
+    text: &TextConfig,
+    config: &Config,
+) -> Result<StreamedRows> {
+    match text.is_chat() {
+        true => StreamedRows::of_conversations(shards, tokenizer, text, &config.loader),
+        false => StreamedRows::of_documents(shards, tokenizer, config.task, text, &config.loader),
+    }
+}
+
+/// Returns rows in the order of the loader.
+pub(super) fn rows_of(rows: StreamedRows, config: &Config) -> Result<Arc<dyn BatchSource>> {
+    Ok(if config.loader.shuffle { Arc::new(rows) } else { Arc::new(rows.in_file_order()?) })
 }
 
 /// Finds or makes the index of a text, of conversations or of answers to compare in `folder`.
@@ -68,7 +87,7 @@ pub(super) fn open_pairs(
     let count = |folder: &Path| Shards::of_pairs(folder, corpus.clone(), tokenizers, multiple, limit, n_threads());
     let shards = counted_shards(folder, limit, count, note)?;
     let report = shards.report().clone();
-    Ok((Arc::new(StreamedRows::of_pairs(shards, tokenizers, &config.loader)?), report))
+    Ok((StreamedRows::of_pairs(shards, tokenizers, &config.loader)?, report))
 }
 
 /// Finds or makes the index of labelled rows in `folder`, and opens them.
@@ -78,12 +97,13 @@ pub(super) fn open_labels(
     folder: &Path,
     (text, tokenizer, shape): (LabelledText, &TextTokenizer, LabelledShape),
     note: &mut dyn FnMut(&str),
-) -> Result<Opened<StreamedRows>> {
+) -> Result<Opened<Arc<dyn BatchSource>>> {
     let (n_classes, limit) = (text.config().names.len(), limit.bytes());
     let count = |folder: &Path| Shards::of_labels(folder, text, tokenizer, shape, limit, n_threads());
     let shards = counted_shards(folder, limit, count, note)?;
     let report = shards.report().clone();
-    Ok((Arc::new(StreamedRows::of_labels(shards, tokenizer, shape, n_classes, &config.loader)?), report))
+    let rows = StreamedRows::of_labels(shards, tokenizer, shape, n_classes, &config.loader)?;
+    Ok((rows_of(rows, config)?, report))
 }
 
 /// Returns the shards that `count` finds or counts in `folder`, and notes a count.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::loader_config::round_up;
 use crate::sampler::below;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

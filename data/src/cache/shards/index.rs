@@ -12,6 +12,7 @@ use blake3::{Hash, Hasher};
 use serde::{Deserialize, Serialize};
 
 use super::super::build::{rename_synced, with_suffix};
+use super::super::encode::EncodedBlock;
 use super::super::fingerprint::Ledger;
 use super::super::format::{CacheKind, Header};
 use super::super::rows::{Placed, Rows};
@@ -38,7 +39,7 @@ pub(super) struct Shard {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) others: u64,
     /// Rows that are not packed from documents: source length and target length, both rounded up ([`round_up`]), and the number of rows
-    /// that have them.
+    /// that have them. Of a document the tokens, without special ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) cells: Vec<(u32, u32, u64)>,
     /// Rows that repeat an earlier one of the text and are dropped, by their numbers in the shard, in order.
@@ -61,7 +62,7 @@ struct Head {
     tokenizer: String,
     /// Bytes of tokens and offsets that end a shard.
     shard_bytes: u64,
-    /// Lengths are rounded up to multiples of this. 0 for documents, which are packed.
+    /// Lengths are rounded up to multiples of this. 0 for documents that are packed.
     #[serde(default, skip_serializing_if = "is_packed")]
     length_multiple: usize,
 }
@@ -88,7 +89,7 @@ pub(super) struct Index {
     pub(super) shards: Vec<Shard>,
     /// Hash of the text and of how it is read.
     pub(super) corpus: Hash,
-    /// The multiple to which lengths are rounded up. 0 for documents.
+    /// The multiple to which lengths are rounded up. 0 for documents that are packed.
     pub(super) length_multiple: usize,
     /// Shards that this call counted; 0 if the index was there.
     pub(super) n_counted: usize,
@@ -99,7 +100,7 @@ pub(super) struct Index {
 pub(super) struct Cut {
     /// Bytes of tokens and offsets that end a shard.
     pub(super) shard_bytes: u64,
-    /// Lengths are rounded up to multiples of this. 0 for documents.
+    /// Lengths are rounded up to multiples of this. 0 for documents that are packed.
     pub(super) length_multiple: usize,
 }
 
@@ -195,6 +196,8 @@ struct Count {
 struct OpenShard {
     shard: Shard,
     cells: BTreeMap<(u32, u32), u64>,
+    /// The lengths of the last row, which the next block may continue.
+    last: Option<(u32, u32)>,
     hasher: Hasher,
     token_bytes: u64,
     /// Rows, with those that are dropped.
@@ -216,7 +219,30 @@ impl OpenShard {
             hash: String::new(),
             report: RowReport::default(),
         };
-        Self { shard, cells: BTreeMap::new(), hasher: Hasher::new(), token_bytes: 0, n_read: 0 }
+        Self { shard, cells: BTreeMap::new(), last: None, hasher: Hasher::new(), token_bytes: 0, n_read: 0 }
+    }
+
+    /// Counts the rows of a block by their lengths, which `rounded` rounds up.
+    fn count_lengths(&mut self, kind: CacheKind, block: &EncodedBlock, rounded: impl Fn(u32) -> u32) -> Result<()> {
+        for (at, row) in block.rows.iter().enumerate() {
+            let (source, mut target) = lengths(kind, *row);
+            let begun = self.last.filter(|_| at == 0 && block.continues);
+            if let Some(begun) = begun {
+                let n = self.cells.get_mut(&begun).expect("the last row was counted");
+                *n -= 1;
+                if *n == 0 {
+                    self.cells.remove(&begun);
+                }
+                target = begun
+                    .1
+                    .checked_add(target)
+                    .ok_or_else(|| Error::Invalid("a document has more than 4,294,967,295 tokens: divide it".into()))?;
+            }
+            let cell = (rounded(source), rounded(target));
+            *self.cells.entry(cell).or_default() += 1;
+            self.last = Some(cell);
+        }
+        Ok(())
     }
 }
 
@@ -278,12 +304,10 @@ impl Count {
         open.shard.repeated.extend(repeated.iter().map(|row| open.n_read + row));
         open.n_read += n_read;
         // Long lengths are rounded up to more than the multiple, and 1 keeps all of them.
-        let rounded = |len: u32| match self.cut.length_multiple {
-            1 => len,
-            multiple => round_up(len as usize, multiple) as u32,
-        };
-        for (source, target) in encoded.rows.iter().filter_map(|row| lengths(kind, *row)) {
-            *open.cells.entry((rounded(source), rounded(target))).or_default() += 1;
+        match self.cut.length_multiple {
+            0 => {}
+            1 => open.count_lengths(kind, &encoded, |len| len)?,
+            multiple => open.count_lengths(kind, &encoded, |len| round_up(len as usize, multiple) as u32)?,
         }
         open.shard.report.merge(encoded.report);
         Ok(())
@@ -310,14 +334,13 @@ impl Count {
     }
 }
 
-/// Returns the source and the target length of a row in a batch, special tokens included; `None` for documents, which are packed.
-fn lengths(kind: CacheKind, (first, all): (u32, u32)) -> Option<(u32, u32)> {
+/// Returns the source and the target length of a row in a batch, special tokens included; of a document its tokens alone.
+fn lengths(kind: CacheKind, (first, all): (u32, u32)) -> (u32, u32) {
     match kind {
         // The end token of each side.
-        CacheKind::Pairs => Some((first + 1, all - first + 1)),
-        CacheKind::Chat => Some((0, all)),
-        CacheKind::Preferences | CacheKind::Labelled => Some((0, first)),
-        CacheKind::Text => None,
+        CacheKind::Pairs => (first + 1, all - first + 1),
+        CacheKind::Chat | CacheKind::Text => (0, all),
+        CacheKind::Preferences | CacheKind::Labelled => (0, first),
     }
 }
 

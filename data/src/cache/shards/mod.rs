@@ -22,9 +22,9 @@ use super::build::{build, reason_to_build, with_suffix};
 use super::fingerprint::{Ledger, label_fingerprint};
 use super::format::{CacheKind, Header};
 use super::labels::Labels;
-use super::rows::{Conversations, Documents, Pairs, Rows};
+use super::rows::{Pairs, Rows, Texts};
 use super::write::Writer;
-use crate::corpus::{Classes, LabelledText, PairCorpus, RowReport, TextCorpus};
+use crate::corpus::{Classes, LabelledText, Packing, PairCorpus, RowReport, TextCorpus};
 use crate::error::{Error, Result};
 use crate::files::{open_own, read_file, write_fresh};
 use crate::tokenizer::{ChatTemplate, LabelledShape, PairTokenizers, TextTokenizer};
@@ -52,7 +52,8 @@ pub struct Shards {
 impl Shards {
     /// Finds or makes the index of a plain text in `folder`, which will hold token caches of at most `limit` bytes.
     ///
-    /// Making it reads and tokenizes the whole text once. An interrupted pass goes on behind the last shard that it has counted.
+    /// Making it reads and tokenizes the whole text once. An interrupted pass goes on behind the last shard that it has counted. The index
+    /// counts documents by their lengths if each has rows of its own ([`Packing::Sentences`]).
     ///
     /// # Errors
     ///
@@ -65,7 +66,8 @@ impl Shards {
         limit: u64,
         num_threads: usize,
     ) -> Result<Self> {
-        Self::prepare(folder, Box::new(Documents::new(corpus, tokenizer)), 0, limit, num_threads)
+        let multiple = usize::from(corpus.config().packing == Packing::Sentences);
+        Self::prepare(folder, Box::new(Texts::documents(corpus, tokenizer)), multiple, limit, num_threads)
     }
 
     /// Does the same for pairs. The index counts them by their lengths, rounded up by [`round_up`](crate::round_up) to multiples of
@@ -98,7 +100,7 @@ impl Shards {
         limit: u64,
         num_threads: usize,
     ) -> Result<Self> {
-        let rows = Conversations::new(corpus, tokenizer, template)?;
+        let rows = Texts::conversations(corpus, tokenizer, template)?;
         Self::prepare(folder, Box::new(rows), 1, limit, num_threads)
     }
 
@@ -176,7 +178,8 @@ impl Shards {
         self.rows.header().kind
     }
 
-    /// Returns the lengths of the rows of each shard: source length and target length, both rounded up, and the number of rows.
+    /// Returns the lengths of the rows of each shard: source length and target length, both rounded up, and the number of rows. Of a
+    /// document the tokens alone.
     pub(crate) fn cells(&self) -> impl Iterator<Item = &[(u32, u32, u64)]> {
         self.index.shards.iter().map(|shard| &*shard.cells)
     }
@@ -187,7 +190,7 @@ impl Shards {
         (header.max_source_len as usize, header.max_target_len as usize)
     }
 
-    /// Returns the multiple to which lengths are rounded up; 0 for documents.
+    /// Returns the multiple to which lengths are rounded up; 0 for documents that are packed.
     pub(crate) fn length_multiple(&self) -> usize {
         self.index.length_multiple
     }

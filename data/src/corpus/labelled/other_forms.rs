@@ -10,6 +10,7 @@ use super::several::Several;
 use super::{FAST_TEXT, LabelConfig};
 use crate::corpus::jq::piped;
 use crate::corpus::pairs::{check_delimiter, flag, refuse_lines_above, rows_above};
+use crate::corpus::scores;
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader, WordColumns, is_conll};
@@ -222,14 +223,23 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
         (None, found) => format!("\n  other columns that can be the class: {}", found.join(", ")),
     };
     let several = meant[1].filter(|_| task == Task::Classification).and_then(|at| several_labels(path, rows, at));
+    let scored = meant[1].filter(|at| task == Task::Classification && !is_class(*at));
     let or_data = if are_names(rows) { "" } else { "\n  if the first row is data: add one with names above it" };
     format!(
         "the first row names the columns, and none of them is {}: it has {}\n  to name the columns: {}{or_classes}{or_data}{}",
         missing.join(" or "),
         shown.join(", "),
         flags.join(" "),
-        several.unwrap_or_default()
+        several.or_else(|| scores_of(path, rows, scored, &flags)).unwrap_or_default()
     )
+}
+
+/// Says that the cells of a column are numbers on a scale, and how a few classes are made of them.
+fn scores_of(path: &Path, rows: &[Vec<String>], at: Option<usize>, flags: &[String]) -> Option<String> {
+    let (at, format) = (at?, FileFormat::by_name(path)?);
+    let flags = format!("--task classification {}", flags.join(" "));
+    let filled = cells(rows, at).map(|cell| cell.trim()).filter(|cell| !cell.is_empty());
+    scores::note(rows[0][at].trim(), filled, &flags, (path, format)).map(|found| format!("\n{found}"))
 }
 
 /// Says that the cells of a column have several labels each, and how to keep the first one.

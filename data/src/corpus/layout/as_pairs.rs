@@ -1,18 +1,57 @@
 //! Questions and answers that are translated.
 
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
+use super::classes::has;
 use super::recognize::texts_in;
 use super::{Layout, RowReader};
+use crate::corpus::asked::Asked;
+use crate::corpus::columns::columns_of;
 use crate::corpus::fields::{names_behind, with_text_behind};
+use crate::corpus::jq::{self, path_in_jq};
 use crate::corpus::pairs::flag;
+use crate::corpus::path::value_at;
 use crate::corpus::share::listed;
 use crate::corpus::text::{Task, is_system};
+use crate::formats::FileFormat;
 
 impl RowReader<'_> {
+    /// Returns a question in several fields, of which the layout has one with its answer, and the template that reads all of them. `None`
+    /// if the user has named the source.
+    pub(super) fn asked_of(
+        &self,
+        layout: &Layout,
+        rows: &[Map<String, Value>],
+        order: &[String],
+    ) -> Option<(Asked, String)> {
+        let (Layout::Pairs { source: question, target: answer } | Layout::Answers { question, answer }) = layout else {
+            return None;
+        };
+        let columns = columns_of(rows);
+        let in_order = order.iter().filter_map(|name| columns.get_key_value(name));
+        let strings = in_order.filter(|(_, column)| column.is_string).map(|(name, column)| (name.as_str(), column));
+        let found = Asked::among(strings).filter(|found| found.answer == *answer && found.parts.contains(question))?;
+        let is_known = names_behind(question).iter().any(|name| found.parts.iter().any(|part| part == name));
+        if is_known || rows.iter().any(|row| has(row, &self.corpus.source_field)) {
+            return None;
+        }
+        let is_blank = |row: &Map<String, Value>, name: &str| {
+            value_at(row, name).and_then(Value::as_str).is_none_or(|text| text.trim().is_empty())
+        };
+        let template = found.template(|name| rows.iter().any(|row| is_blank(row, name)));
+        Some((found, template))
+    }
+
     /// Returns the settings that this reader lacks to translate questions into answers. A text that belongs to the question, such as
     /// Alpaca's `input`, is part of the source.
-    pub(super) fn flags_of_pairs(&self, layout: &Layout, rows: &[Map<String, Value>]) -> Option<String> {
+    pub(super) fn flags_of_pairs(
+        &self,
+        layout: &Layout,
+        rows: &[Map<String, Value>],
+        asked: Option<&(Asked, String)>,
+    ) -> Option<String> {
         let Layout::Answers { question, answer } = layout else { return None };
         let has_text = |row: &Map<String, Value>, name: &str| {
             row.get(name).and_then(Value::as_str).is_some_and(|text| !text.trim().is_empty())
@@ -27,9 +66,36 @@ impl RowReader<'_> {
         // A field that the user has named stays.
         let behind = names_behind(question).iter().find(|name| rows.iter().any(|row| has_text(row, name)));
         let behind = behind.filter(|_| self.corpus.source_field != *question);
-        let source = behind.map_or_else(|| question.clone(), |name| with_text_behind(question, name));
+        let of_asked = || asked.map_or_else(|| question.clone(), |(_, template)| template.clone());
+        let source = behind.map_or_else(of_asked, |name| with_text_behind(question, name));
         let flags = self.pair_flags(&source, answer).join(" ");
         (!flags.is_empty()).then_some(flags)
+    }
+
+    /// Says which texts a question and its answer leave out. Of a question in several fields it says how one field is read alone, or how a
+    /// conversation has all of them.
+    pub(super) fn of_other_texts(
+        &self,
+        layout: &Layout,
+        (rows, order): (&[Map<String, Value>], &[String]),
+        asked: Option<&Asked>,
+        (file, format): (&Path, FileFormat),
+    ) -> String {
+        let (Layout::Pairs { source: question, target: answer } | Layout::Answers { question, answer }) = layout else {
+            return String::new();
+        };
+        let Some(asked) = asked else { return others(rows, order, &[question, answer]) };
+        if matches!(layout, Layout::Answers { .. }) {
+            return others(rows, order, &[question, answer]) + &command_for_chat(asked, file, format);
+        }
+        let read: Vec<&String> = asked.parts.iter().chain([answer]).collect();
+        let task = if self.task == Task::Translation { "" } else { "--task translation " };
+        format!(
+            "\nthat reads {}; to read \"{question}\" alone: {task}{}{}",
+            asked.named(),
+            self.pair_flags(question, answer).join(" "),
+            others(rows, order, &read)
+        )
     }
 
     /// Returns the settings that this reader lacks to read pairs with these fields.
@@ -54,10 +120,26 @@ pub(super) fn unclear(rows: &[Map<String, Value>], order: &[String]) -> String {
     )
 }
 
-/// Names further fields with texts; empty if there are none.
-pub(super) fn others(rows: &[Map<String, Value>], order: &[String], read: [&String; 2]) -> String {
-    let is_read =
-        |name: &String| read.contains(&name) || names_behind(read[0]).contains(&name.as_str()) || is_system(name);
+/// Returns the command that makes prompts of all parts of a question, with its answers as their completions, and the flags that read them.
+fn command_for_chat(asked: &Asked, file: &Path, format: FileFormat) -> String {
+    let path = |name: &String| path_in_jq(&name.split('.').map(str::to_owned).collect::<Vec<_>>());
+    let parts: Vec<String> = asked.parts.iter().map(path).collect();
+    let program = format!(
+        "{{prompt: ([{}] | map(strings | select(. != \"\")) | join(\"\\n\")), completion: {}}}",
+        parts.join(", "),
+        path(&asked.answer)
+    );
+    format!(
+        "\nto read {} as one question: {}\nand read rows.jsonl with --task lm --set data.text.format=chat",
+        asked.named(),
+        jq::command(file, format, &program)
+    )
+}
+
+/// Names further fields with texts than those that are `read`; empty if there are none.
+fn others(rows: &[Map<String, Value>], order: &[String], read: &[&String]) -> String {
+    let is_behind = |name: &String| read.iter().any(|other| names_behind(other).contains(&name.as_str()));
+    let is_read = |name: &String| read.contains(&name) || is_behind(name) || is_system(name);
     let texts: Vec<String> = texts_in(rows, order).into_iter().filter(|name| !is_read(name)).collect();
     if texts.is_empty() { String::new() } else { format!("\nthat leaves out the texts in {}", listed(&texts)) }
 }

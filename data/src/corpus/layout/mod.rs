@@ -54,6 +54,7 @@ mod rejected;
 #[cfg(test)]
 mod roles_tests;
 mod said;
+mod scored;
 mod second_text;
 mod spelled;
 mod splits;
@@ -253,7 +254,11 @@ impl RowReader<'_> {
         if let Some(unsure) = self.unsure(layout, rows, order) {
             return Err(Error::BadRows(format!("{rows_are}{unsure}")));
         }
-        let as_pairs = self.flags_of_pairs(layout, rows);
+        let asked = self.asked_of(layout, rows, order);
+        let as_pairs = self.flags_of_pairs(layout, rows, asked.as_ref());
+        if let (Layout::Pairs { target, .. }, Some((_, template))) = (layout, &asked) {
+            flags = self.pair_flags(template, target);
+        }
         if task != self.task && !self.other_tasks.contains(&task) {
             if let Some(flags) = as_pairs {
                 return Err(Error::BadRows(format!("{rows_are}: read them as pairs with {flags}")));
@@ -282,16 +287,20 @@ impl RowReader<'_> {
                 unclear_class(rows, order, self.labels).map_or_else(String::new, |found| format!("\n{found}"))
             }
             Layout::Labelled { text, label } if task == Task::Classification => {
-                other_classes(rows, label, &[text], self.labels) + &share::rest(rows, &[text, label])
+                other_classes(rows, label, &[text], self.labels)
+                    + &share::rest(rows, &[text, label])
+                    + &scored::note(rows, label, &flags, source)
             }
             Layout::LabelledPairs { text, pair, label } if task == Task::Classification => {
                 other_classes(rows, label, &[text, pair], self.labels)
                     + &share::rest(rows, &[text, pair, label])
                     + &self.fit_pairs(layout, rows, source)
+                    + &scored::note(rows, label, &flags, source)
             }
             Layout::Texts { .. } if self.task == Task::Translation => as_pairs::unclear(rows, order),
-            Layout::Pairs { source, target } => as_pairs::others(rows, order, [source, target]),
-            Layout::Answers { question, answer } => as_pairs::others(rows, order, [question, answer]),
+            Layout::Pairs { .. } | Layout::Answers { .. } => {
+                self.of_other_texts(layout, (rows, order), asked.as_ref().map(|(asked, _)| asked), source)
+            }
             Layout::Texts { field: text } | Layout::Labelled { text, .. } if matches!(task, Task::Lm | Task::Mlm) => {
                 share::note(rows, text).map_or(String::new(), |note| format!("\n{note}"))
             }

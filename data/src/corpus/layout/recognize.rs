@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::Layout;
+use crate::corpus::asked::Asked;
 use crate::corpus::columns::{Column, ENOUGH_ROWS, column_at, columns_of};
 use crate::corpus::compared::compared_among;
 use crate::corpus::fields::{ANSWERS, has_label_word, is_about, is_analysis, is_label, is_text, words_of};
@@ -148,7 +149,14 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let is_known = |pair: &[&str; 2]| says_direction(pair[0], pair[1]) && pair.iter().all(varies);
     let is_pair = two.len() == 2 && (label.is_none() || is_changed_into(two[0], two[1]).is_some());
     let names = if is_pair || are_several && two.len() > 2 { two } else { all.clone() };
-    let found = pair_among(&all).filter(is_known).or_else(|| pair_among(&names));
+    let asked = || {
+        let in_order = order.iter().filter_map(|name| columns.get_key_value(name));
+        let texts = in_order.filter(|(_, column)| column.is_string).map(|(name, column)| (name.as_str(), column));
+        let found = Asked::among(texts)?;
+        let field = |wanted: &str| all.iter().copied().find(|name| *name == wanted);
+        Some([field(&found.main)?, field(&found.answer)?])
+    };
+    let found = pair_among(&all).filter(is_known).or_else(|| pair_among(&names)).or_else(asked);
     let found = found.filter(|[source, target]| are_texts(source, target));
     let are_pair = found.map(|[source, target]| Layout::Pairs { source: source.into(), target: target.into() });
     // Two texts with the names of a pair are one, also where a third field is a class.

@@ -18,6 +18,7 @@ pub(super) use self::messages::{field_flags, with_other_headers};
 use self::role::Role;
 use self::texts::columns_of_texts;
 use super::{CorpusConfig, Header};
+use crate::corpus::asked::is_answer;
 use crate::corpus::roles::is_changed_into;
 use crate::error::Result;
 use crate::formats::CsvRows;
@@ -182,9 +183,12 @@ pub(crate) fn texts_of(names: &[&str]) -> [Option<usize>; 2] {
         let changed =
             |(one, other): &(usize, usize)| one != other && is_changed_into(names[*one], names[*other]) == Some(true);
         let pairs = (0..names.len()).flat_map(|one| (0..names.len()).map(move |other| (one, other)));
-        let mut found = pairs.filter(changed);
-        if let (Some((source, target)), None) = (found.next(), found.next()) {
-            return [Some(source), Some(target)];
+        let found: Vec<(usize, usize)> = pairs.filter(changed).collect();
+        // An article becomes a headline and a summary, of which the summary is the answer.
+        let answers: Vec<(usize, usize)> =
+            found.iter().copied().filter(|(_, target)| is_answer(names[*target])).collect();
+        if let ([(source, target)], _) | (_, [(source, target)]) = (&found[..], &answers[..]) {
+            return [Some(*source), Some(*target)];
         }
     }
 

@@ -23,6 +23,7 @@ pub(super) use message::{is_of_texts, is_written_list};
 pub(crate) use preference::{Preference, contradicted};
 
 use super::RowReport;
+use super::asked::is_table_of_answers;
 use super::block_start::BlockStart;
 use super::json::{self, JsonFields, NamedField};
 use super::origins::{Origins, names};
@@ -140,6 +141,10 @@ impl TextCorpus {
         };
         let of_tables = "columns and delimiters included; to learn from one column: --set data.text.format=records and its name in \
                          data.text.field";
+        let of_answers = "; to learn to answer its questions: --task lm --set data.text.format=chat";
+        let has_answers = self.files().take(FILES_LOOKED_AT).any(is_table_of_answers);
+        let of_tables = of_tables.to_owned() + if has_answers { of_answers } else { "" };
+
         let of_words =
             "columns and comments included; to learn from the sentences alone: --set data.text.format=records";
         let of_conll = note(&["conll", "conllu", "iob", "iob2", "bio"], of_words);
@@ -148,7 +153,7 @@ impl TextCorpus {
         let of_code = if n_code > 1 { note(&CODE, of_code) } else { None };
         let is_page = |path: &&Path| PAGES.contains(&ending(path).as_str());
         let of_pages = self.files().find(is_page).and_then(|page| note(&PAGES, &plain_forms::text_of_page(page)));
-        let of_endings = [note(&["csv", "tsv"], of_tables), of_conll, of_pages, of_code].into_iter().flatten();
+        let of_endings = [note(&["csv", "tsv"], &of_tables), of_conll, of_pages, of_code].into_iter().flatten();
         of_forms.chain(of_endings).collect()
     }
 

@@ -127,7 +127,7 @@ impl MixParts {
             let mut writer = parts[0].source.kind().writer(batch, shape);
             return numbers.iter().try_for_each(|number| {
                 let (part, _, row, number) = origin(*number);
-                writer.push(parts[part].source.cache(), row, number)
+                writer.push(parts[part].source.cache(), (row, 0), number)
             });
         }
 

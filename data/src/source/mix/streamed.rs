@@ -200,10 +200,8 @@ impl BatchSource for StreamedMix {
         for phase in &self.phases {
             let of_phase: Vec<(Shape, usize)> = match &self.parts {
                 StreamedParts::Packed(parts) => {
-                    let full = parts[0].source.shape();
                     let n_rows = phase.rows_per_epoch.iter().sum::<u64>() as usize;
-                    let last = Shape { batch_size: n_rows % full.batch_size, ..full };
-                    vec![(full, n_rows / full.batch_size), (last, usize::from(last.batch_size > 0))]
+                    parts[0].source.shape().batches_of(n_rows).into_iter().collect()
                 }
                 StreamedParts::Rows(parts) => {
                     let of_part = |(part, units): (&MixPart<Arc<StreamedRows>>, (&u64, &u64))| {

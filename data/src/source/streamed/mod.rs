@@ -18,9 +18,11 @@
 //!
 //! In the order of the files a window is one shard, which is made when it is needed.
 //!
-//! Rows that have a length of their own are not packed, but sorted into length buckets: [`rows`].
+//! Rows that have a length of their own are not packed, but sorted into length buckets: [`rows`]. Training in the order of the files is
+//! [`in_order`].
 
 mod ahead;
+mod in_order;
 #[cfg(test)]
 pub(crate) mod promises;
 mod rows;
@@ -33,9 +35,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use self::ahead::{Ahead, Key, Windows};
+pub use self::in_order::StreamedInOrder;
 pub use self::rows::StreamedRows;
 use super::chat::{self, BestFit};
-use super::text::{self, settings_of};
+use super::text;
 use super::{BatchSource, BatchWorker, ChatSource, TextSource};
 use crate::batch::{DocumentOrder, EpochPlan, RowFormat, RowWriter, WindowOrder};
 use crate::cache::{CacheKind, Shards, TokenCache, WINDOW_SHARDS};
@@ -111,18 +114,15 @@ impl StreamedSource {
     ) -> Result<Self> {
         if text.packing == Packing::Sentences {
             return Err(Error::Invalid(
-                "data.text.packing = \"sentences\" sorts all documents by length, and data.cache_limit holds a part of them: remove one \
-                 of the two"
-                    .into(),
+                "rows of data.text.packing = \"sentences\" are not packed: open the shards with StreamedRows".into(),
             ));
         }
         let (format, settings, rows): (_, _, Vec<u64>) = match shards.kind() {
             CacheKind::Text => {
-                let format = text::checked_format(tokenizer, task, text, loader)?;
+                let (format, settings) = text::checked_format(tokenizer, task, text, loader)?;
                 let n_special = format.input.len() as u64;
                 let places = |(documents, tokens): (u64, u64)| tokens + documents * n_special;
                 let rows = shards.sizes().map(|size| places(size).div_ceil(text.seq_len as u64)).collect();
-                let settings = settings_of(task, text, &format);
                 (format, settings, rows)
             }
             CacheKind::Chat => {
@@ -132,11 +132,7 @@ impl StreamedSource {
             kind => return Err(Error::Invalid(format!("the shards hold {kind:?}, wanted documents or conversations"))),
         };
         let n_rows: u64 = rows.iter().sum();
-        let n_rows = u32::try_from(n_rows).map_err(|_| {
-            Error::Invalid(format!(
-                "the text has {n_rows} rows, more than 4,294,967,295: raise data.text.seq_len or split the text"
-            ))
-        })?;
+        let n_rows = u32::try_from(n_rows).map_err(|_| text::too_many_rows(n_rows))?;
         let first_rows = rows.iter().scan(0, |before, rows| {
             let first = *before;
             *before += *rows as u32;
@@ -240,9 +236,14 @@ impl StreamedText {
         WindowOrder::new(order, &self.rows, WINDOW_SHARDS)
     }
 
-    /// Packs the rows of a cache. Returns their number, too.
-    fn pack(&self, cache: TokenCache, order: Order) -> Result<(Packed, usize)> {
-        Ok(match self.shards.kind() {
+    /// Packs the cache of a shard.
+    ///
+    /// # Errors
+    ///
+    /// If it makes other rows than the index counted.
+    fn pack(&self, shard: u32, cache: TokenCache, order: Order) -> Result<Packed> {
+        let path = cache.path().to_path_buf();
+        let (packed, n_rows) = match self.shards.kind() {
             CacheKind::Chat => {
                 let source = ChatSource::new(cache, &self.tokenizer, &self.config, &self.loader)?;
                 let n_rows = source.n_rows();
@@ -253,7 +254,9 @@ impl StreamedText {
                 let (documents, n_rows) = (source.documents(order), source.n_rows());
                 (Packed::Documents(source, documents), n_rows)
             }
-        })
+        };
+        let is_counted = n_rows as u64 == self.rows[shard as usize];
+        if is_counted { Ok(packed) } else { Err(self.shards.changed(shard, &path)) }
     }
 }
 
@@ -279,13 +282,9 @@ impl Windows for StreamedText {
         let (mut shards, mut firsts, mut n_rows) = (Vec::new(), Vec::new(), 0);
         for (cache, shard) in caches.into_iter().zip(wanted) {
             let order = key.order.of_pass(u64::from(shard), key.order.epoch());
-            let path = cache.path().to_path_buf();
-            let (packed, n) = self.pack(cache, order)?;
-            if n as u64 != self.rows[shard as usize] {
-                return Err(self.shards.changed(shard, &path));
-            }
+            let packed = self.pack(shard, cache, order)?;
             firsts.push(n_rows);
-            n_rows += n as u32;
+            n_rows += self.rows[shard as usize] as u32;
             shards.push(OpenShard { packed, first_row: self.first_rows[shard as usize] });
         }
         // Lists of shards and of windows have streams of their own.
@@ -319,10 +318,7 @@ impl BatchSource for StreamedSource {
     }
 
     fn shapes(&self) -> Option<BTreeMap<Shape, usize>> {
-        let (full, left) = (self.n_rows as usize / self.shape.batch_size, self.n_rows as usize % self.shape.batch_size);
-        let last = Shape { batch_size: left, ..self.shape };
-        let all = [(self.shape, full), (last, usize::from(left > 0))];
-        Some(all.into_iter().filter(|(_, batches)| *batches > 0).collect())
+        Some(self.shape.batches_of(self.n_rows as usize))
     }
 
     fn fingerprint(&self) -> String {

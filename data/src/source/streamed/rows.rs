@@ -1,5 +1,5 @@
 //! Batches of rows, each with a length of its own, whose token cache is smaller than the text: pairs, answers to compare, labelled rows,
-//! and conversations that are not packed.
+//! and documents and conversations that are not packed.
 //!
 //! # Design
 //!
@@ -17,50 +17,55 @@ use std::sync::Arc;
 
 use super::ahead::{Ahead, Key, Windows};
 use crate::batch::{EpochPlan, Layout, WindowBuckets};
-use crate::cache::{Shards, TokenCache, WINDOW_SHARDS};
-use crate::corpus::TextConfig;
+use crate::cache::{Shards, WINDOW_SHARDS};
+use crate::corpus::{Packing, Task, TextConfig};
 use crate::error::{Error, Result};
 use crate::host_batch::{HostBatch, Shape};
 use crate::loader_config::LoaderConfig;
 use crate::sampler::{Order, ShuffleOf};
 use crate::source::preferences::budget_of_pairs;
-use crate::source::single_rows::{BatchWriter, RowKind};
+use crate::source::single_rows::{BatchWriter, DividedCache, RowKind};
+use crate::source::text::checked_format;
 use crate::source::{BatchSource, BatchWorker, chat};
 use crate::tokenizer::{LabelledShape, PairTokenizers, TextTokenizer};
 
 /// Rows in shards, in length buckets. The design stands at the head of the file.
 #[derive(Debug)]
 pub struct StreamedRows {
-    rows: Arc<RowWindows>,
+    pub(super) rows: Arc<RowWindows>,
     ahead: Ahead<RowWindows>,
     /// Decides the batches of every epoch, except the rows. Part of the fingerprint.
-    settings: String,
+    pub(super) settings: String,
 }
 
 /// The rows, and how their windows become batches.
 #[derive(Debug)]
-struct RowWindows {
-    shards: Shards,
-    kind: RowKind,
+pub(super) struct RowWindows {
+    pub(super) shards: Shards,
+    pub(super) kind: RowKind,
+    /// Longest source and target rows; 0: no limit.
+    pub(super) max_lens: (usize, usize),
+    /// The token budget of a batch.
+    pub(super) budget: LoaderConfig,
     buckets: WindowBuckets,
     /// The shards of each window.
     windows: Vec<Vec<u32>>,
     /// The batches of each window.
     layouts: Vec<Layout>,
     /// The number of each shard's first row in the data set.
-    first_rows: Vec<u32>,
-    num_threads: usize,
+    pub(super) first_rows: Vec<u32>,
+    pub(super) num_threads: usize,
 }
 
 /// A window whose caches are open.
-struct OpenWindow {
+pub(super) struct OpenWindow {
     shards: Vec<OpenShard>,
     /// Its rows, batch after batch: places in `shards`, and rows there.
     rows: Vec<(u8, u32)>,
 }
 
 struct OpenShard {
-    cache: TokenCache,
+    rows: DividedCache,
     /// Number of its first row in the data set.
     first_row: u32,
 }
@@ -84,8 +89,34 @@ impl StreamedRows {
         Self::new(shards, RowKind::pairs(tokenizers), max_lens, loader, loader, " of pairs".into())
     }
 
+    /// Sorts documents in rows of their own into buckets, as [`TextSource`](crate::TextSource) does with
+    /// [`Packing::Sentences`]. The shards were counted with `tokenizer` and this packing.
+    ///
+    /// # Errors
+    ///
+    /// If the shards hold other rows or were counted to be packed, if the tokenizer lacks a token that the task needs, or if the settings
+    /// are invalid.
+    pub fn of_documents(
+        shards: Shards,
+        tokenizer: &TextTokenizer,
+        task: Task,
+        text: &TextConfig,
+        loader: &LoaderConfig,
+    ) -> Result<Self> {
+        let (format, settings) = checked_format(tokenizer, task, text, loader)?;
+        if shards.length_multiple() == 0 || text.packing != Packing::Sentences {
+            return Err(Error::Invalid(
+                "rows of documents have their own lengths only with data.text.packing = \"sentences\", with which their shards must be \
+                 counted, too"
+                    .into(),
+            ));
+        }
+        let kind = RowKind::Documents { format, vocab_size: tokenizer.vocab_size(), seq_len: text.seq_len };
+        Self::new(shards, kind, (0, text.seq_len), loader, loader, format!(" {settings}"))
+    }
+
     /// Sorts conversations in rows of their own into buckets, as [`ChatSource`](crate::ChatSource) does with
-    /// [`Packing::Sentences`](crate::Packing::Sentences). The shards were counted with `tokenizer`.
+    /// [`Packing::Sentences`]. The shards were counted with `tokenizer`.
     ///
     /// # Errors
     ///
@@ -151,20 +182,22 @@ impl StreamedRows {
             let (found, wanted) = (shards.kind(), kind.of_caches());
             return Err(Error::Invalid(format!("the shards hold {found:?}, wanted {wanted:?}")));
         }
-        let cells: Vec<&[(u32, u32, u64)]> = shards.cells().collect();
+        let cells = cells_of(&shards, &kind);
         let mut counts = BTreeMap::new();
-        for (source, target, rows) in cells.iter().copied().flatten() {
+        for (source, target, rows) in cells.iter().flatten() {
             *counts.entry((*source as usize, *target as usize)).or_default() += *rows as usize;
         }
         let windows = windows_of(&cells);
         let buckets = WindowBuckets::new(&counts, max_lens, budget)?;
-        let counts_of = |window: &Vec<u32>| window.iter().flat_map(|shard| cells[*shard as usize]).collect::<Vec<_>>();
-        let layouts = windows.iter().map(|window| buckets.layout(counts_of(window).into_iter())).collect();
+        let layout_of = |window: &Vec<u32>| buckets.layout(window.iter().flat_map(|shard| &cells[*shard as usize]));
+        let layouts = windows.iter().map(layout_of).collect();
 
         let rows = RowWindows {
-            first_rows: first_rows(&shards)?,
+            first_rows: first_rows(&cells)?,
             shards,
             kind,
+            max_lens,
+            budget: budget.clone(),
             buckets,
             windows,
             layouts,
@@ -182,12 +215,17 @@ impl StreamedRows {
 
     /// Returns the number of rows of the shards.
     pub(crate) fn n_rows(&self) -> u64 {
-        self.rows.shards.sizes().map(|(rows, _)| rows).sum()
+        self.rows.cells().iter().flatten().map(|(_, _, rows)| rows).sum()
     }
 }
 
+/// Returns the lengths of the rows of each shard, and how many rows have them.
+fn cells_of(shards: &Shards, kind: &RowKind) -> Vec<Vec<(u32, u32, u64)>> {
+    shards.cells().map(|cells| kind.counted(cells)).collect()
+}
+
 /// Returns the shards of each window. Shards without rows are in none.
-fn windows_of(cells: &[&[(u32, u32, u64)]]) -> Vec<Vec<u32>> {
+fn windows_of(cells: &[Vec<(u32, u32, u64)>]) -> Vec<Vec<u32>> {
     // Windows that follow the files would hold neighbours in every epoch.
     let mut shards = Order::Shuffled { seed: 0, epoch: 0 }.indices(cells.len() as u32, ShuffleOf::Shards);
     shards.retain(|shard| !cells[*shard as usize].is_empty());
@@ -195,21 +233,24 @@ fn windows_of(cells: &[&[(u32, u32, u64)]]) -> Vec<Vec<u32>> {
 }
 
 /// Returns the number of each shard's first row.
-fn first_rows(shards: &Shards) -> Result<Vec<u32>> {
+fn first_rows(cells: &[Vec<(u32, u32, u64)>]) -> Result<Vec<u32>> {
     let mut end = 0;
-    let starts: Vec<u64> = shards
-        .sizes()
-        .map(|(rows, _)| {
-            end += rows;
-            end - rows
-        })
-        .collect();
+    let start_of = |cells: &Vec<(u32, u32, u64)>| {
+        let start = end;
+        end += cells.iter().map(|(_, _, rows)| rows).sum::<u64>();
+        start
+    };
+    let starts: Vec<u64> = cells.iter().map(start_of).collect();
     let too_many = |_| Error::Invalid(format!("the text has {end} rows, more than 4,294,967,295: split it"));
     u32::try_from(end).map_err(too_many)?;
     Ok(starts.into_iter().map(|start| start as u32).collect())
 }
 
 impl RowWindows {
+    pub(super) fn cells(&self) -> Vec<Vec<(u32, u32, u64)>> {
+        cells_of(&self.shards, &self.kind)
+    }
+
     /// Returns the windows in the order of an epoch.
     fn in_order(&self, order: Order) -> Vec<u32> {
         order.indices(self.windows.len() as u32, ShuffleOf::Shards)
@@ -264,20 +305,26 @@ impl Windows for RowWindows {
             |shard| kept.iter().chain([&window]).any(|window| self.windows[*window as usize].contains(&shard));
         let caches = self.shards.open(wanted, &is_kept, self.num_threads, stops)?;
 
-        let open = |(cache, shard): (_, &u32)| OpenShard { cache, first_row: self.first_rows[*shard as usize] };
+        let open = |(cache, shard): (_, &u32)| OpenShard {
+            rows: self.kind.divide(cache),
+            first_row: self.first_rows[*shard as usize],
+        };
         let shards: Vec<OpenShard> = caches.into_iter().zip(wanted).map(open).collect();
         let places: Vec<(u8, u32)> = (0..)
             .zip(&shards)
-            .flat_map(|(at, shard)| (0..shard.cache.n_rows() as u32).map(move |row| (at, row)))
+            .flat_map(|(at, shard)| (0..shard.rows.n_rows() as u32).map(move |row| (at, row)))
             .collect();
-        let of_place = |(shard, row): &(u8, u32)| self.kind.lengths(&shards[*shard as usize].cache, *row as usize);
+        let of_place = |(shard, row): &(u8, u32)| {
+            let rows = &shards[*shard as usize].rows;
+            self.kind.lengths(&rows.cache, rows.part(*row))
+        };
         let lengths = places.iter().map(of_place).collect::<Result<Vec<_>>>()?;
 
         let rows = Self::order_within(window, key.order).indices(places.len() as u32, ShuffleOf::Rows);
         let sorted = self.buckets.sort(&self.layouts[window as usize], &rows, |row| lengths[row as usize]);
         let Some(sorted) = sorted else {
             // The ids are the same, and divided differently into sources and targets.
-            return Err(self.shards.changed(wanted[0], shards[0].cache.path()));
+            return Err(self.shards.changed(wanted[0], shards[0].rows.cache.path()));
         };
         let rows = sorted.into_iter().map(|row| places[row as usize]).collect();
         Ok(OpenWindow { shards, rows })
@@ -288,8 +335,8 @@ impl OpenWindow {
     /// Adds the rows at `places` to a batch.
     fn fill(&self, places: Range<usize>, writer: &mut BatchWriter<'_>) -> Result<()> {
         self.rows[places].iter().try_for_each(|(shard, row)| {
-            let OpenShard { cache, first_row } = &self.shards[*shard as usize];
-            writer.push(cache, *row, first_row + row)
+            let OpenShard { rows, first_row } = &self.shards[*shard as usize];
+            writer.push(&rows.cache, rows.part(*row), first_row + row)
         })
     }
 }

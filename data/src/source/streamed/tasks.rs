@@ -13,18 +13,24 @@ use crate::loader::OnePass;
 use crate::source::{LabelledSource, PreferenceSource};
 use crate::tokenizer::{ChatTemplate, LabelledShape, TokenizerConfig, TokenizerKind};
 
-const LIMIT: u64 = 100 << 10;
+pub(super) const LIMIT: u64 = 100 << 10;
 
 /// A folder with small files of rows, and a tokenizer.
-struct Files {
+pub(super) struct Files {
     dir: tempfile::TempDir,
-    tokenizer: TextTokenizer,
-    files: Vec<PathBuf>,
+    pub(super) tokenizer: TextTokenizer,
+    pub(super) files: Vec<PathBuf>,
 }
 
 impl Files {
     /// Writes `n` files of so many rows, made of their numbers and of a text.
-    fn new(n: usize, n_rows: usize, ending: &str, kind: TokenizerKind, row: &dyn Fn(usize, &str) -> String) -> Self {
+    pub(super) fn new(
+        n: usize,
+        n_rows: usize,
+        ending: &str,
+        kind: TokenizerKind,
+        row: &dyn Fn(usize, &str) -> String,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let all = stories(n_rows * n, 14);
         let write = |(file, texts): (usize, &[String])| {
@@ -39,7 +45,7 @@ impl Files {
         Self { dir, tokenizer, files }
     }
 
-    fn folder(&self) -> PathBuf {
+    pub(super) fn folder(&self) -> PathBuf {
         self.dir.path().join("shards")
     }
 
@@ -47,24 +53,24 @@ impl Files {
         self.tokenizer.chat_template().expect("a template")
     }
 
-    fn conversations(&self, text: &TextConfig) -> Shards {
+    pub(super) fn conversations(&self, text: &TextConfig) -> Shards {
         let corpus = TextCorpus::open(&self.files, text).expect("files");
         let template = self.template();
         Shards::of_conversations(&self.folder(), corpus, &self.tokenizer, &template, LIMIT, 2).expect("an index")
     }
 
-    fn whole(&self, text: &TextConfig) -> crate::cache::TokenCache {
+    pub(super) fn whole(&self, text: &TextConfig) -> crate::cache::TokenCache {
         let corpus = TextCorpus::open(&self.files, text).expect("files");
         let path = self.dir.path().join("whole.tokens");
         prepare_chat(&path, &corpus, &self.tokenizer, &self.template(), 2, &mut |_| ()).expect("a cache").cache
     }
 }
 
-fn config() -> LoaderConfig {
+pub(super) fn config() -> LoaderConfig {
     LoaderConfig { num_workers: 0, batch_tokens: 2048, prefetch_factor: 2, ..LoaderConfig::default() }
 }
 
-fn dialogues() -> Files {
+pub(super) fn dialogues() -> Files {
     Files::new(100, 8, "jsonl", TokenizerKind::ByteLevelBpe, &|number, text| {
         let messages = serde_json::json!([
             {"role": "user", "content": format!("{number}?")},
@@ -74,12 +80,12 @@ fn dialogues() -> Files {
     })
 }
 
-fn text_of(format: TextFormat, packing: Packing) -> TextConfig {
+pub(super) fn text_of(format: TextFormat, packing: Packing) -> TextConfig {
     TextConfig { format, seq_len: 256, packing, max_bad_rows: 0.9, ..TextConfig::default() }
 }
 
 /// What each document of a batch says: its ids and labels, without padding.
-fn documents(batches: impl IntoIterator<Item = HostBatch>) -> Vec<Vec<(i32, i32)>> {
+pub(super) fn documents(batches: impl IntoIterator<Item = HostBatch>) -> Vec<Vec<(i32, i32)>> {
     let mut found = Vec::new();
     for batch in batches {
         let width = batch.target_len;
@@ -97,7 +103,7 @@ fn documents(batches: impl IntoIterator<Item = HostBatch>) -> Vec<Vec<(i32, i32)
     found
 }
 
-fn pass(source: Arc<dyn BatchSource>) -> Vec<HostBatch> {
+pub(super) fn pass(source: Arc<dyn BatchSource>) -> Vec<HostBatch> {
     OnePass::new(source, &config()).expect("starts").map(|batch| batch.expect("a batch")).collect()
 }
 

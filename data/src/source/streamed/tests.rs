@@ -131,8 +131,13 @@ fn settings_are_part_of_the_fingerprint_and_impossible_ones_are_refused() {
     assert_eq!(fingerprint(&rows()), fingerprint(&rows()));
     assert_ne!(fingerprint(&rows()), fingerprint(&stream));
     assert_ne!(fingerprint(&rows()), fingerprint(&TextConfig { seq_len: 33, ..rows() }));
-    let sentences = of(&TextConfig { packing: Packing::Sentences, ..rows() }).expect_err("refused").to_string();
-    assert!(sentences.contains("data.text.packing") && sentences.contains("data.cache_limit"), "{sentences}");
+    let sentences = TextConfig { packing: Packing::Sentences, ..rows() };
+    let refused = of(&sentences).expect_err("refused").to_string();
+    assert!(refused.contains("data.text.packing") && refused.contains("StreamedRows"), "{refused}");
+    let counted = text.shards(LIMIT).expect("an index");
+    let refused = StreamedRows::of_documents(counted, &text.tokenizer, Task::Lm, &sentences, &config(0));
+    let refused = refused.expect_err("counted to be packed").to_string();
+    assert!(refused.contains("must be counted"), "{refused}");
 }
 
 /// Windows that record what is opened, and fail or wait where they are told to.

@@ -1,6 +1,7 @@
 //! Padding of an epoch, and what other settings of the loader would give back.
 
 use anyhow::Result;
+use kiln_data::Packing;
 use kiln_train::config::task::{Reads, traits_of};
 use kiln_train::eval::Model;
 
@@ -20,7 +21,7 @@ pub(super) fn run<M: Model>(subject: &Subject<'_, M>, figures: &mut Figures) -> 
     if subject.config.data.cache_limit.is_some() {
         let (row, text) = (traits_of(subject.config.task), &subject.config.data.text);
         let is_plain = row.reads == Reads::Text && row.classes.is_none() && !text.is_chat();
-        let reason = match is_plain {
+        let reason = match is_plain && text.packing != Packing::Sentences {
             true => "data.cache_limit packs rows in full: only the last one of a shard has padding",
             false => "data.cache_limit keeps a part of the token cache, whose lengths are counted here",
         };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::super::{CorpusConfig, Header};
 use super::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header};
-use super::texts::{candidates, examples};
+use super::texts::{asked, candidates, examples};
 use super::{names_are_set, texts_of};
 use crate::corpus::fields::{ANSWERS, names_behind, with_text_behind};
 use crate::error::Error;
@@ -100,11 +100,13 @@ pub(in crate::corpus::pairs) fn with_other_headers(other: &Path) -> String {
 /// Asks whether a first row names the columns. The `others` below it show which of them can be source and target.
 pub(super) fn ask(path: &Path, names: &[&str], others: &[Vec<String>], numbers_are_set: bool) -> Error {
     let texts = candidates(names, others);
-    let is_known = texts_of(&texts).iter().flatten().count() == 2;
+    let asked = asked_flags(names, others).filter(|_| !numbers_are_set);
+    let is_known = asked.is_some() || texts_of(&texts).iter().flatten().count() == 2;
     let choose = match is_known || numbers_are_set || others.is_empty() {
         true => String::new(),
         false => format!("\n  write for NAME one of the columns {}", examples(&texts, names, others)),
     };
+
     Error::corpus(
         path,
         format!(
@@ -115,7 +117,11 @@ pub(super) fn ask(path: &Path, names: &[&str], others: &[Vec<String>], numbers_a
                 true => format!("; it is not UTF-8: {}", way_of_lossy(&names.join(" "))),
                 false => String::new(),
             },
-            if numbers_are_set { if_header(names, true) } else { flags_among(&texts, names) }
+            match asked {
+                Some([flags, alone]) => flags + "\n  " + &alone,
+                None if numbers_are_set => if_header(names, true),
+                None => flags_among(&texts, names),
+            }
         ),
     )
 }
@@ -139,12 +145,29 @@ pub(in crate::corpus::pairs) fn field_flags(names: &[&str]) -> String {
     flags_among(names, names)
 }
 
+/// Returns the flags that read a question in several columns, and a sentence with those that read its main column alone. A question with
+/// the text that it is about has flags of its own.
+fn asked_flags(names: &[&str], others: &[Vec<String>]) -> Option<[String; 2]> {
+    let (found, template) = asked(names, others).filter(|_| with_behind(names).is_none())?;
+    let with = |source: &str| {
+        format!("{} {}", flag("data.corpus.source_field", source), flag("data.corpus.target_field", &found.answer))
+    };
+    let alone = format!("that reads {}; to read \"{}\" alone: {}", found.named(), found.main, with(&found.main));
+    Some([with(&template), alone])
+}
+
+/// Returns a question, the text that it is about and its answer, if the columns have usual names.
+fn with_behind<'n>(names: &[&'n str]) -> Option<[&'n str; 3]> {
+    let known = |name: &str| names.iter().copied().find(|other| *other == name);
+    let [question, answer] = ANSWERS.into_iter().find(|pair| pair.iter().all(|name| names.contains(name)))?;
+    let behind = names_behind(question).iter().find_map(|name| known(name))?;
+    Some([known(question)?, behind, known(answer)?])
+}
+
 /// Does the same for the names of `texts` among all `names`.
 fn flags_among(texts: &[&str], names: &[&str]) -> String {
     let [source, target] = texts_of(texts).map(|at| at.map_or("NAME", |at| texts[at]));
-    let answered = ANSWERS.into_iter().find(|pair| pair.iter().all(|name| names.contains(name)));
-    let behind = answered.and_then(|[question, _]| names_behind(question).iter().find(|name| names.contains(name)));
-    if let (Some([question, answer]), Some(name)) = (answered, behind) {
+    if let Some([question, name, answer]) = with_behind(names) {
         let source = flag("data.corpus.source_field", &with_text_behind(question, name));
         return format!("{source} {}", flag("data.corpus.target_field", answer));
     }
@@ -167,6 +190,17 @@ fn kept_flags(names: &[&str], others: &[Vec<String>], wanted: [&String; 2], foun
     }
     if meant == [None, None] {
         return flags_among(&candidates(names, others), names);
+    }
+
+    let question = asked(names, others).and_then(|(found, template)| match meant {
+        [None, Some(target)] if names[target] == found.answer => Some((template, found.answer)),
+        [Some(source), None] if found.parts.iter().any(|part| part == names[source]) => {
+            Some((names[source].to_owned(), found.answer))
+        }
+        _ => None,
+    });
+    if let Some((source, target)) = question {
+        return format!("{} {}", flag("data.corpus.source_field", &source), flag("data.corpus.target_field", &target));
     }
     // Of two columns, the other one is left.
     let [source, target] = meant;

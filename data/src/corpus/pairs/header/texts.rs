@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Columns;
+use crate::corpus::asked::Asked;
 use crate::corpus::columns::{Column, with_examples};
 use crate::corpus::fields::is_about;
 
@@ -41,6 +42,15 @@ pub(super) fn candidates<'n>(names: &[&'n str], rows: &[Vec<String>]) -> Vec<&'n
         (found.len() > 1).then_some(found)
     };
     tiers.iter().find_map(of_tier).unwrap_or_else(|| names.to_vec())
+}
+
+/// Returns a question in several of the columns with its answer, and the template that reads the question.
+pub(super) fn asked(names: &[&str], rows: &[Vec<String>]) -> Option<(Asked, String)> {
+    let columns: Vec<(&str, Column)> = (0..names.len()).map(|at| (names[at], column(rows, at))).collect();
+    let found = Asked::among(columns.iter().map(|(name, column)| (*name, column)))?;
+    let is_blank = |name: &str| columns.iter().any(|(other, column)| *other == name && column.n < rows.len());
+    let template = found.template(is_blank);
+    Some((found, template))
 }
 
 fn column(rows: &[Vec<String>], at: usize) -> Column {
