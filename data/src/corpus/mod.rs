@@ -5,6 +5,7 @@
 //! results come back in the order of the files.
 
 mod block_start;
+mod breaks;
 mod columns;
 mod compared;
 mod field_order;
