@@ -24,8 +24,7 @@ pub(super) fn are_learned(config: &Config) -> bool {
     }
 }
 
-/// Says on stderr that each line is read as one of the `things`, if the model has learned from things of several lines, and the `way` to pass
-/// such a one.
+/// Says on stderr that each line is read by itself, if the model has learned from `things` of several lines. Adds the `way` to pass one of them.
 pub(super) fn note(config: &Config, things: &str, way: &str) {
     if are_learned(config) {
         stderr_line!(

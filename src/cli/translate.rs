@@ -30,7 +30,7 @@ const LINES: &str = "giving out the lines";
 ///
 /// Prints one line per input line, in order; an empty line stays empty. With --n-best N, prints up to N lines per input
 /// line instead: line number from 1, score and text, separated by tabs. On a pipe, a line with a JSON object that has
-/// `source` is a text of its own, with its line breaks: it comes back as a line with the translation, as with --json.
+/// `source` is a text of its own, with its line breaks. It comes back as a line with the translation, as with --json.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  echo 742105 | kiln translate runs/numbers\n  kiln translate runs/en-it --beam 5 < in.en > out.it\n  kiln translate runs/code < sources.jsonl > translations.jsonl"
@@ -198,7 +198,8 @@ impl Work<'_> {
 
     fn own(&self, inputs: &[Input], n_done: usize) -> Result<Vec<Option<String>>, GenerateError> {
         let (translator, part) = (self.form.translator, self.ranks.part());
-        let (numbered, lines) = ((n_done + 1..).zip(inputs), &Input::texts(inputs)[..]);
+        let (numbered, texts) = ((n_done + 1..).zip(inputs), Input::texts(inputs));
+        let lines = texts.as_slice();
         let Some(n_best) = self.n_best else {
             let found = translator.tokens_share(lines, n_done as u64, part)?;
             let scores = self.scores(lines, found.iter().map(|found| found.as_slice()))?;

@@ -65,6 +65,8 @@ fn the_command_for_games_is_said_once_and_never_writes_over_its_input() {
         place.write(name, &games);
         let file = format!("data.train={name}");
         let said = shown(dry(&place, LM, &[&file]));
+        let stats = place.run(&with_set(&["data", "stats", "--task", "lm"], &[&file])).ok();
+        assert!(stats.stdout.contains("games (PGN)"), "{stats:#?}");
         let plain = if name == "plain.txt" { "new-plain.txt" } else { "plain.txt" };
         let command = between(&said, "awk ", ", whose documents");
         assert!(command.ends_with(&format!("> {plain}")), "{command}");
@@ -91,7 +93,12 @@ fn forms_of_words_are_spelled_whatever_template_makes_the_source() {
     let said = shown(dry(&place, PAIRS, &keys));
     assert!(said.contains("because targets are single words, which are to be spelled"), "{said}");
     let said = shown(dry(&place, PAIRS, &[&keys[..], &["tokenizer.vocab_size=1500"]].concat()));
-    assert!(!said.contains("to be spelled"), "{said}");
+    assert!(!said.contains("to be spelled") && !said.contains("vocabulary: at most"), "{said}");
+
+    let sentence = |n: usize| format!("a sentence of words {n}\tuna frase di parole {n}\n");
+    place.write("sentences.tsv", (0..300).map(sentence).collect::<String>());
+    let said = shown(dry(&place, PAIRS, &["data.train=sentences.tsv"]));
+    assert!(said.contains("vocabulary: at most 1,500 entries, as the preset few-pairs has it"), "{said}");
 }
 
 #[test]
@@ -144,7 +151,7 @@ fn a_list_is_the_text_of_a_class_and_of_a_language_model() {
             let said = shown(dry(&place, &options, &keys));
             assert!(said.contains("oil plain flour salt"), "{options:?} {keys:?}: {said}");
             if options.contains(&"classification") {
-                assert!(said.contains("2 classes"), "{said}");
+                assert!(said.contains("2 classes") && said.contains("  class: "), "{said}");
             }
         }
     }
@@ -169,6 +176,7 @@ fn words_with_a_tag_behind_a_slash_become_columns() {
             assert!(place.read(new).starts_with("The\tat\njury\tnn\nsaid\tvbd\n"), "{}", place.read(new));
             let said = shown(dry(&place, TAGS, &[&format!("data.train={new}")]));
             assert!(said.contains("40 of 40 rows kept") && said.contains("7 classes"), "{said}");
+            assert!(said.contains("token of each word: The/at "), "{said}");
         }
     }
 }

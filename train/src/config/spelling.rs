@@ -16,6 +16,10 @@ const MOST_WORDS: f64 = 1.3;
 const MOST_CHARACTERS: f64 = 64.0;
 /// Most words of a source whose target is a single word: a word with its tags, or a date.
 const MOST_WORDS_OF_SOURCE: f64 = 8.0;
+/// Most words of a target that is a form of its source (`ausmachen`, `mache aus`).
+const MOST_WORDS_OF_FORM: f64 = 3.0;
+/// The share of a form's pairs of neighboring letters that its source has, too. Translations share a fifth.
+const ALIKE: f64 = 0.4;
 /// The share of targets that differ from all others, at least: the names of a few classes recur.
 const DISTINCT: f64 = 0.5;
 /// Entries that every vocabulary has: bytes and special tokens.
@@ -68,13 +72,30 @@ fn reason(examples: &[Example]) -> Option<&'static str> {
     let is_short = mean(&|pair| pair.source.chars().count()) <= MOST_CHARACTERS;
     let targets: HashSet<&str> = examples.iter().map(|pair| pair.target.as_str()).collect();
     let are_distinct = targets.len() as f64 >= DISTINCT * examples.len() as f64;
-    let has_short_sources = is_short && of_source <= MOST_WORDS_OF_SOURCE;
+    let has_short_sources = is_short && of_source <= MOST_WORDS_OF_SOURCE && are_distinct;
+    let are_forms = || {
+        let [shared, all] = examples.iter().map(shared_letters).fold([0, 0], |sum, n| [sum[0] + n[0], sum[1] + n[1]]);
+        shared as f64 >= ALIKE * all as f64
+    };
     match () {
         () if examples.is_empty() => None,
         () if is_short && of_source <= MOST_WORDS => Some("sources are single words"),
-        () if has_short_sources && of_target <= MOST_WORDS && are_distinct => Some("targets are single words"),
+        () if has_short_sources && of_target <= MOST_WORDS => Some("targets are single words"),
+        () if has_short_sources && of_target <= MOST_WORDS_OF_FORM && are_forms() => {
+            Some("targets are forms of their sources")
+        }
         () => None,
     }
+}
+
+/// Counts the pairs of neighboring letters of a target that its source has, and all of them.
+fn shared_letters(pair: &Example) -> [usize; 2] {
+    let pairs_of = |text: &str| -> Vec<(char, char)> {
+        let words = text.split_whitespace();
+        words.flat_map(|word| word.chars().zip(word.chars().skip(1)).collect::<Vec<_>>()).collect()
+    };
+    let (known, all) = (HashSet::<(char, char)>::from_iter(pairs_of(&pair.source)), pairs_of(&pair.target));
+    [all.iter().filter(|letters| known.contains(letters)).count(), all.len()]
 }
 
 #[cfg(test)]
@@ -102,6 +123,10 @@ mod tests {
         assert_eq!(size("words.tsv", word, true), (4000, false));
         let form = |i: usize| format!("w{}rd{i} V.PST;{}\tw{}rd{i}ed\n", i % 10, i % 3, i % 10);
         assert_eq!(size("forms.tsv", form, false), (400, true), "targets are words, and sources have more");
+        let parted = |i: usize| format!("aus{0}en{i} V;{1}\t{0}e{i} aus\n", ["mach", "putz", "leb"][i % 3], i % 4);
+        assert_eq!(size("parted.tsv", parted, false), (400, true), "targets are made of their sources");
+        let phrases = |i: usize| format!("good morning {i}\tbuongiorno signora {i}\n");
+        assert_eq!(size("phrases.tsv", phrases, false), (4000, false), "short sentences");
         let class = |i: usize| format!("w{}rd{i} V.PST\t{}\n", i % 10, ["good", "bad"][i % 2]);
         assert_eq!(size("classes.tsv", class, false), (4000, false), "targets recur");
         let unspaced = |i: usize| format!("{}{i}\tuna frase {i}\n", "ประโยคที่ไม่มีช่องว่างเลย".repeat(4));

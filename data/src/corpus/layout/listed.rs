@@ -1,14 +1,19 @@
 //! Texts that are lists of strings, such as the ingredients of a dish: a template joins each list.
 
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
 use super::classes::of_classes;
+use super::converted::they_have;
 use super::recognize::recognize;
 use super::{Layout, RowReader, tagged};
 use crate::corpus::fields::{has_label_word, is_label};
 use crate::corpus::pairs::flag;
 use crate::corpus::path::value_at;
 use crate::corpus::text::{Task, TextFormat};
+use crate::error::{Error, Result};
+use crate::formats::FileFormat;
 
 /// Strings of a list, at least, in the mean.
 const ENOUGH: usize = 2;
@@ -36,8 +41,22 @@ fn n_bytes(rows: &[Map<String, Value>], field: &str) -> usize {
 }
 
 impl RowReader<'_> {
+    /// Refuses rows that have other values than texts in fields of the configuration, and says how they become texts.
+    ///
+    /// # Errors
+    /// If most rows do.
+    pub(super) fn check_named(&self, file: &Path, format: FileFormat, rows: &[Map<String, Value>]) -> Result<()> {
+        if let Some(found) = self.named_lists(rows) {
+            return Err(Error::BadRows(format!("{}: {found}", file.display())));
+        }
+        let found = self.named_without_texts(rows);
+        found.map_or(Ok(()), |found| {
+            Err(Error::BadRows(self.advice_for((file, format), &they_have(rows, format), &found, &[], None)))
+        })
+    }
+
     /// Says that fields of the configuration are lists where a text is wanted, and how their strings become one text.
-    pub(super) fn named_lists(&self, rows: &[Map<String, Value>]) -> Option<String> {
+    fn named_lists(&self, rows: &[Map<String, Value>]) -> Option<String> {
         let labels = self.labels;
         let keys = match self.task {
             Task::Classification => {

@@ -195,12 +195,7 @@ impl RowReader<'_> {
                 file.display()
             ));
         }
-        if let Some(found) = self.named_lists(&rows) {
-            return bad(format!("{}: {found}", file.display()));
-        }
-        if let Some(found) = self.named_without_texts(&rows) {
-            return bad(self.advice_for((file, format), &they_have(&rows, format), &found, &[], None));
-        }
+        self.check_named(file, format, &rows)?;
         if rows.is_empty() || is_read {
             return self.check_second_text((&rows, &order), files);
         }
@@ -302,7 +297,9 @@ impl RowReader<'_> {
             Layout::Texts { .. } if self.task == Task::Translation => as_pairs::unclear(rows, order),
             Layout::Pairs { source, target } => as_pairs::others(rows, order, [source, target]),
             Layout::Answers { question, answer } => as_pairs::others(rows, order, [question, answer]),
-            Layout::Texts { field: text } | Layout::Labelled { text, .. } if matches!(task, Task::Lm | Task::Mlm) => {
+            Layout::Texts { field: text } | Layout::Labelled { text, .. }
+                if matches!(task, Task::Lm | Task::Mlm) && !text.contains('{') =>
+            {
                 share::note(rows, text).map_or(String::new(), |note| format!("\n{note}"))
             }
             _ => String::new(),

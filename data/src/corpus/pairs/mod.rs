@@ -3,6 +3,7 @@
 mod block;
 mod catalogue;
 mod config;
+mod divided;
 mod header;
 mod keyed;
 mod remedy;
@@ -191,6 +192,9 @@ fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
             LineReader::open(entry)?; // says if this is not text at all
             if let Some(command) = catalogue::command(entry) {
                 return Err(Error::corpus(entry, format!("is a catalogue, and rows are wanted: {command}")));
+            }
+            if let Some(found) = divided::advice(entry) {
+                return Err(Error::corpus(entry, found));
             }
             Err(Error::corpus(
                 entry,
