@@ -39,6 +39,7 @@ const CLASSES: Asked = Asked::Layout(Task::Classification, TextFormat::Auto);
 fn cases() -> Vec<(&'static str, String, Asked)> {
     let table = |header: &str, row: fn(usize) -> String| format!("{header}\n{}", (0..20).map(row).collect::<String>());
     let labelled = |n: usize| format!("{},the message {n}\n", ["info", "error"][n % 2]);
+
     vec![
         ("json", r#"{"units": [{"text": "a b"}, {"text": "c d"}]}"#.into(), CHAT),
         ("json", r#"{"columns": ["text"], "data": [["a b"], ["c d"]]}"#.into(), CHAT),
@@ -53,11 +54,13 @@ fn cases() -> Vec<(&'static str, String, Asked)> {
             r#"{"prompt": "q", "completion": "a", "label": true}"#.into(),
             Asked::Layout(Task::Lm, TextFormat::Auto),
         ),
+
         ("jsonl", r#"{"text": "in Rome now", "spans": [{"start": 3, "end": 7, "label": "place"}]}"#.into(), TAGS),
         ("json", r#"[{"text": "in Rome now", "spans": [{"start": 3, "end": 7, "label": "place"}]}]"#.into(), TAGS),
         ("jsonl", r#"{"sentence": "in Rome now", "ner_tags": ["O", "B", "O"]}"#.into(), TAGS),
         ("csv", table("sentence,word_labels", |n| format!("in Rome {n},\"O,B,O\"\n")), TAGS),
         ("jsonl", r#"{"text": "a b", "label": [0, 1, 0]}"#.into(), CLASSES),
+
         ("txt", "__label__info a b\n__label__error c d\n".into(), Asked::Labels(Task::Classification)),
         ("csv", table("text|label", |n| format!("the message {n}|{}\n", n % 2)), Asked::Labels(Task::Classification)),
         ("csv", (0..20).map(labelled).collect(), Asked::Labels(Task::Classification)),

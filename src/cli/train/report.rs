@@ -294,6 +294,7 @@ mod tests {
         let json = next_command(Task::Translation, &[lines], None, Path::new("runs/code"));
         assert!(json.starts_with(r#"printf '%s\n' '{"source":"def it\u0027s():\n  pass\\"}' | "#), "{json}");
         assert!(json.ends_with(" translate runs/code"), "{json}");
+
         let next = |prompt| next_command(Task::Lm, &[], prompt, Path::new("runs/lm"));
         assert!(next(Some("It is")).ends_with("generate runs/lm --prompt 'It is'"));
         assert!(next(Some("It's")).ends_with("--prompt '...'") && next(None).ends_with("--prompt '...'"));

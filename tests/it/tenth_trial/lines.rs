@@ -8,8 +8,8 @@ use crate::kiln::{Ran, Workplace};
 /// Trains a small model on `file`, and returns what it prints.
 fn train(place: &Workplace, options: &[&str], file: &str, run: &str) -> Ran {
     let train = format!("data.train={file}");
-    let more = ["--run", run, "--set", &train, "--set", "data.split=8", "--set", "train.steps=4"];
-    place.train(&[options, &more, &["--set", "train.validate_every=2"]].concat()).ok()
+    let more = ["--run", run, "--set", &train, "--set", "data.split=8", "--set", "train.steps=8"];
+    place.train(&[options, &more, &["--set", "train.validate_every=4"]].concat()).ok()
 }
 
 /// Returns the printed next command.
@@ -113,8 +113,10 @@ fn a_question_of_several_lines_is_one_message() {
 #[test]
 fn a_text_of_several_lines_has_one_class() {
     let place = Workplace::new();
-    let song =
-        |n: usize| json!({"text": format!("la la\nla {}\n{n}", ["sea", "sun"][n % 2]), "label": ["a", "b"][n % 2]});
+    let song = |n: usize| {
+        let (word, label) = [("sea", "a"), ("sun", "b")][n % 2];
+        json!({"text": format!("la la\nla {word}\n{n}"), "label": label})
+    };
     place.write("songs.jsonl", rows(80, song));
     train(&place, &["--task", "classification"], "songs.jsonl", "runs/songs");
     let plain = place.run_with_input(&["classify", "runs/songs", "--device", "cpu"], "la la\nla sea\n").ok();

@@ -121,6 +121,7 @@ mod tests {
         let word = |i: usize| format!("w{}rd\tW {} R D\n", i % 10, i % 10);
         assert_eq!(size("words.tsv", word, false), (400, true));
         assert_eq!(size("words.tsv", word, true), (4000, false));
+
         let form = |i: usize| format!("w{}rd{i} V.PST;{}\tw{}rd{i}ed\n", i % 10, i % 3, i % 10);
         assert_eq!(size("forms.tsv", form, false), (400, true), "targets are words, and sources have more");
         let parted = |i: usize| format!("aus{0}en{i} V;{1}\t{0}e{i} aus\n", ["mach", "putz", "leb"][i % 3], i % 4);

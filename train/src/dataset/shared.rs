@@ -53,26 +53,21 @@ pub(super) fn trained_on_too(config: &Config, cache_dir: &Path, is_split: bool) 
     })
 }
 
-/// Says how much of a plain text stands in the training text, and how many of its documents are copies.
+/// Says how much of a plain text stands in the training text, and how many of its documents do so nearly whole.
 fn of_text(found: SharedRows, documents: SharedRows, is_split: bool) -> String {
     let SharedRows { shared, of } = documents;
-    let passage = SharedRows::PASSAGE;
-    let what = format!("{:.1} % of the validation text also stands in the training text", 100.0 * found.share());
+    let what = format!(
+        "{:.1} % of the validation text also stands in the training text, in passages of {} tokens or more; documents that do so nearly whole: ",
+        100.0 * found.share(),
+        SharedRows::PASSAGE
+    );
     match (shared, is_split) {
-        (0, true) => format!(
-            "note: {what}, in passages of {passage} tokens or more; none of its {of} documents is a copy: nothing is to be done if such texts \
-             share passages"
-        ),
-        (0, false) => {
-            format!(
-                "warning: {what}, in passages of {passage} tokens or more, and none of its {of} documents is a copy: {REMEDY}"
-            )
-        }
+        (0, true) => format!("note: {what}none of {of}; nothing is to be done if such texts share passages"),
+        (0, false) => format!("warning: {what}none of {of}: {REMEDY}"),
         (_, true) => format!(
-            "warning: {what}: {shared} of {of} validation documents are copies, whole or nearly so: leave one of each out of data.train, and \
-             begin a new run"
+            "warning: {what}{shared} of {of}; if they are copies, leave one of each out of data.train, and begin a new run"
         ),
-        (_, false) => format!("warning: {what}: {REMEDY}"),
+        (_, false) => format!("warning: {what}{shared} of {of}: {REMEDY}"),
     }
 }
 

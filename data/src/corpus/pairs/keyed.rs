@@ -131,6 +131,7 @@ mod tests {
             std::fs::write(&other, target.replace("\n\n", "\n")).expect("writable");
             let said = note([&one, &other]).expect(key);
             assert!(said.contains(&format!("such as {key:?}")), "{said}");
+
             let (_, command) = said.split_once("by their keys: ").expect("a command");
             let (command, _) = command.split_once("\nand train on new-rows.tsv").expect("another name than its input");
             let Ok(ran) = Command::new("sh").args(["-c", command]).current_dir(folder.path()).output() else { return };

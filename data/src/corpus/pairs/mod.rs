@@ -193,6 +193,7 @@ fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
             if let Some(command) = catalogue::command(entry) {
                 return Err(Error::corpus(entry, format!("is a catalogue, and rows are wanted: {command}")));
             }
+
             if let Some(found) = divided::advice(entry) {
                 return Err(Error::corpus(entry, found));
             }
