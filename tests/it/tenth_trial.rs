@@ -177,7 +177,7 @@ fn words_with_a_tag_behind_a_slash_become_columns() {
             assert!(refused.stderr.contains(&format!("train on {new}")), "{refused:#?}");
             assert!(place.read(new).starts_with("The\tat\njury\tnn\nsaid\tvbd\n"), "{}", place.read(new));
             let said = shown(dry(&place, TAGS, &[&format!("data.train={new}")]));
-            assert!(said.contains("40 of 40 rows kept") && said.contains("7 classes"), "{said}");
+            assert!(said.contains("data: 40 rows") && said.contains("7 classes"), "{said}");
             assert!(said.contains("token of each word: the/at "), "{said}");
         }
     }

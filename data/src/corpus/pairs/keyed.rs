@@ -110,13 +110,16 @@ mod tests {
 
     use super::*;
 
+    /// Makes a line of its number and a text.
+    type Row = fn(usize, &str) -> String;
+
     fn lines(row: impl Fn(usize) -> String) -> String {
         (1..=20).map(|n| row(n) + "\n").collect()
     }
 
     #[test]
     fn texts_are_joined_by_the_keys_in_front_of_them() {
-        let cases: [(fn(usize, &str) -> String, &str); 4] = [
+        let cases: [(Row, &str); 4] = [
             (|n, text| format!("GEN 1:{n}\t{text}\tand more"), "GEN 1:1"),
             (|n, text| format!("GEN 1:{n} {text} and more"), "GEN 1:1"),
             (|n, text| format!("[{n}] {text} and more"), "[1]"),
