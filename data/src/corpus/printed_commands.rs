@@ -35,12 +35,15 @@ const CHAT: Asked = Asked::Layout(Task::Lm, TextFormat::Chat);
 const TAGS: Asked = Asked::Layout(Task::Tagging, TextFormat::Auto);
 const CLASSES: Asked = Asked::Layout(Task::Classification, TextFormat::Auto);
 
-/// Files by their endings and texts, each with what asks for their rows.
-fn cases() -> Vec<(&'static str, String, Asked)> {
+/// The ending of a file, its text, and what asks for its rows.
+type Case = (&'static str, String, Asked);
+
+/// Returns files with the messages that their rows get.
+fn cases() -> Vec<Case> {
     let table = |header: &str, row: fn(usize) -> String| format!("{header}\n{}", (0..20).map(row).collect::<String>());
     let labelled = |n: usize| format!("{},the message {n}\n", ["info", "error"][n % 2]);
 
-    vec![
+    let conversations: Vec<Case> = vec![
         ("json", r#"{"units": [{"text": "a b"}, {"text": "c d"}]}"#.into(), CHAT),
         ("json", r#"{"columns": ["text"], "data": [["a b"], ["c d"]]}"#.into(), CHAT),
         ("jsonl.gz", r#"{"prompt": "q", "good": "a", "bad": "b"}"#.into(), CHAT),
@@ -54,13 +57,17 @@ fn cases() -> Vec<(&'static str, String, Asked)> {
             r#"{"prompt": "q", "completion": "a", "label": true}"#.into(),
             Asked::Layout(Task::Lm, TextFormat::Auto),
         ),
+    ];
 
+    let words: Vec<Case> = vec![
         ("jsonl", r#"{"text": "in Rome now", "spans": [{"start": 3, "end": 7, "label": "place"}]}"#.into(), TAGS),
         ("json", r#"[{"text": "in Rome now", "spans": [{"start": 3, "end": 7, "label": "place"}]}]"#.into(), TAGS),
         ("jsonl", r#"{"sentence": "in Rome now", "ner_tags": ["O", "B", "O"]}"#.into(), TAGS),
         ("csv", table("sentence,word_labels", |n| format!("in Rome {n},\"O,B,O\"\n")), TAGS),
         ("jsonl", r#"{"text": "a b", "label": [0, 1, 0]}"#.into(), CLASSES),
+    ];
 
+    let others: Vec<Case> = vec![
         ("txt", "__label__info a b\n__label__error c d\n".into(), Asked::Labels(Task::Classification)),
         ("csv", table("text|label", |n| format!("the message {n}|{}\n", n % 2)), Asked::Labels(Task::Classification)),
         ("csv", (0..20).map(labelled).collect(), Asked::Labels(Task::Classification)),
@@ -84,7 +91,8 @@ fn cases() -> Vec<(&'static str, String, Asked)> {
         ("csv", table("a|b", |n| format!("good {n}|buono {n}\n")), Asked::Pairs),
         ("conll", "The/at jury/nn said/vbd it/pps ./.\n".repeat(9), Asked::Labels(Task::Tagging)),
         ("txt", "AF = a flutter\n".repeat(9), Asked::Pairs),
-    ]
+    ];
+    [conversations, words, others].concat()
 }
 
 #[test]
