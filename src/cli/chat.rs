@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use kiln_data::{ChatMessage, ChatTemplate, Role, SpecialEncoder};
 use kiln_metrics::logging::print::{over_line, results, stderr_line};
-use kiln_train::config::GenerateConfig;
+use kiln_train::config::{Config, GenerateConfig};
 use kiln_train::generate::{Conversation, TextGenerator};
 use serde_json::{Value, json};
 
 use super::config_args::{DeviceArgs, GenerateArgs, NoSetArgs, checked};
 use super::error::Usage;
+use super::line_breaks::{self, EXAMPLE};
 use super::lines::{note_age, read_lines, shell_path, shell_word};
 
 const COMMANDS: &str =
@@ -186,7 +187,17 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let mut chat = Chat { conversation, template, encoder, messages: Vec::new(), n_answers: 0 };
     chat.reset(args.system.as_deref());
-    talk(&mut chat, &mut io::stdin().lock(), &mut results(), io::stdin().is_terminal())
+    talk(&mut chat, &run.config, &mut io::stdin().lock(), &mut results(), io::stdin().is_terminal())
+}
+
+/// Says how a message with line breaks is passed, if the model has learned from such ones.
+fn note_line_breaks(config: &Config) {
+    let example = json!({ "messages": [{ "role": Role::User.name(), "content": EXAMPLE }] });
+    line_breaks::note(
+        config,
+        "messages",
+        &format!("a message with line breaks is in a line of JSON, such as {example}"),
+    );
 }
 
 /// Lets an answer end where the template ends a turn: at a token if it has one, else at its text.
@@ -206,7 +217,13 @@ fn ending_at_turns(
 }
 
 /// Answers each line of `input`. `typed`: somebody sits at a terminal, so that an error does not end the conversation.
-fn talk(chat: &mut Chat, input: &mut impl BufRead, output: &mut impl Write, typed: bool) -> Result<()> {
+fn talk(
+    chat: &mut Chat,
+    config: &Config,
+    input: &mut impl BufRead,
+    output: &mut impl Write,
+    typed: bool,
+) -> Result<()> {
     if typed {
         stderr_line!("{COMMANDS}");
     }
@@ -236,12 +253,17 @@ fn talk(chat: &mut Chat, input: &mut impl BufRead, output: &mut impl Write, type
             Line::Message(row) if !typed && row.starts_with('{') && serde_json::from_str::<Value>(row).is_ok() => {
                 chat.answer_row(row, output).with_context(|| format!("line {n_lines} of stdin"))?;
             }
-            Line::Message(text) => match chat.answer(text, output) {
-                Err(error) if typed && error.downcast_ref::<io::Error>().is_none() => {
-                    stderr_line!("\nerror: {error:#}")
+            Line::Message(text) => {
+                if !typed && chat.n_answers == 0 {
+                    note_line_breaks(config);
                 }
-                answered => answered?,
-            },
+                match chat.answer(text, output) {
+                    Err(error) if typed && error.downcast_ref::<io::Error>().is_none() => {
+                        stderr_line!("\nerror: {error:#}")
+                    }
+                    answered => answered?,
+                }
+            }
         }
     }
 }

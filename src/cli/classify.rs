@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::config_args::{DeviceArgs, checked};
 use super::error::Usage;
+use super::line_breaks::{self, EXAMPLE};
 use super::lines::{Chunks, note_age, note_lacking, one_line};
 use super::other_input;
 
@@ -117,6 +118,12 @@ pub(super) fn run(args: Args) -> Result<()> {
             other_input::check_rows(lines, &args.run)?;
         } else if n_done == 0 && !typed {
             other_input::check_lines(lines, &args.run, task, labels)?;
+            let example = json!({ plain(&labels.text_field, "text"): EXAMPLE });
+            line_breaks::note(
+                &run.config,
+                "texts",
+                &format!("--jsonl reads texts with line breaks, such as {example}"),
+            );
         }
         let parse = |(number, line): (usize, &String)| match args.jsonl {
             true => LabelledInput::from_json(line, task, labels).map_err(|problem| {
@@ -155,9 +162,13 @@ fn note_one_text(config: &Config, inputs: &[LabelledInput], way: &str) {
 
 /// Returns a row with two texts, as training text has it. Templates have no row.
 fn row_of_two(labels: &LabelConfig) -> Value {
-    let plain = |name: &String, usual: &str| if name.contains(['{', '.']) { usual.to_owned() } else { name.clone() };
     let names = [plain(&labels.text_field, "text"), plain(&labels.pair_field, "text_pair")];
     Value::Object(names.into_iter().map(|name| (name, json!("..."))).collect())
+}
+
+/// Returns the name of a field in an example: the `usual` one for a template.
+fn plain(name: &str, usual: &str) -> String {
+    if name.contains(['{', '.']) { usual.to_owned() } else { name.to_owned() }
 }
 
 /// How predictions are shown.

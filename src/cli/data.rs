@@ -76,7 +76,8 @@ pub(super) fn run(Args { what: What::Stats(args) }: Args) -> Result<()> {
         return draw(args.svg.as_deref(), &lengths);
     }
 
-    let warnings = || survey.data.notes.iter().filter(|note| note.starts_with("warning: "));
+    let is_warning = |note: &&String| ["warning: ", "note: "].iter().any(|start| note.starts_with(start));
+    let warnings = || survey.data.notes.iter().filter(is_warning);
     if config.data.text.is_preferences() {
         let cache = TokenCache::open(&survey.cache_dir.join("train.tokens"))?;
         print_rows(cache.report(), cache.n_duplicates());
@@ -123,7 +124,7 @@ fn print_sources(notes: &[String], sources: Vec<(String, DataStats)>, args: &Sta
             "--svg draws the lengths of one text, and data.mix has several: name one with --set data.train=FILE".into()
         )
     );
-    let is_shown = |note: &&String| ["mixture: ", "warning: "].iter().any(|start| note.starts_with(start));
+    let is_shown = |note: &&String| ["mixture: ", "warning: ", "note: "].iter().any(|start| note.starts_with(start));
     notes.iter().filter(is_shown).for_each(|note| stdout_line!("{note}"));
     for (name, stats) in sources {
         stdout_line!("\nsource {name}");

@@ -21,6 +21,7 @@ mod generate;
 mod heap;
 mod import;
 mod limits;
+mod line_breaks;
 mod lines;
 mod memory;
 mod of_run;

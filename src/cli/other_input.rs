@@ -6,10 +6,12 @@ use std::path::Path;
 use kiln_data::files::{open_file, read_line};
 use kiln_data::{FileFormat, LabelConfig, LabelledInput, Task, WordColumns, delimiter_of, is_conll};
 use kiln_metrics::logging::print::stderr_line;
+use kiln_train::config::Config;
 use kiln_train::config::task::{Classes, traits_of};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::error::Usage;
+use super::line_breaks::{self, EXAMPLE};
 use super::lines::{shell_path, shell_word};
 
 /// Lines that show that a text is a table.
@@ -85,22 +87,37 @@ pub(super) fn check_lines(lines: &[String], run: &Path, task: Task, labels: &Lab
     Ok(())
 }
 
-/// Refuses rows that have the source field of the run in place of lines to translate, and says what other rows look like.
+/// Refuses rows that have the source field of the run in place of lines to translate, and says what other rows look like. `has_rows`: lines
+/// have texts in JSON objects.
 ///
 /// # Errors
 /// If the lines are JSON objects with that field, or a table with that column.
-pub(super) fn check_sources(lines: &[String], run: &Path, source_field: &str) -> Result<(), Usage> {
+pub(super) fn check_sources(lines: &[String], run: &Path, config: &Config, has_rows: bool) -> Result<(), Usage> {
     let Some(first) = lines.iter().find(|line| !line.trim().is_empty()) else { return Ok(()) };
+    let source_field = config.data.corpus.source_field.as_str();
     let run = shell_path(run);
     let word = python_word(source_field);
-    if let Ok(row) = serde_json::from_str::<Map<String, Value>>(first) {
-        if row.contains_key(source_field) {
-            return Err(Usage(format!(
-                "stdin has JSON lines with the field {word}; to translate it: python3 -c 'import json; [print(json.loads(line)[{word}]) for line in open(0)]' \
-                 | kiln translate {run}"
-            )));
-        }
-        stderr_line!("note: stdin seems to have JSON lines, and each is translated as it stands, with its names");
+    // Python prints a text with line breaks as several lines.
+    let printed = |row: &str| match line_breaks::are_learned(config) {
+        true => format!("print(json.dumps({{\"source\": {row}[{word}]}}))"),
+        false => format!("print({row}[{word}])"),
+    };
+    let row: Option<Map<String, Value>> = serde_json::from_str(first).ok();
+    if source_field != "source" && row.as_ref().is_some_and(|row| row.contains_key(source_field)) {
+        return Err(Usage(format!(
+            "stdin has JSON lines with the field {word}; to translate it: python3 -c 'import json; [{} for line in open(0)]' \
+             | kiln translate {run}",
+            printed("json.loads(line)")
+        )));
+    }
+    if has_rows {
+        return Ok(());
+    }
+    if row.is_some() {
+        stderr_line!(
+            "note: stdin seems to have JSON lines, and each is translated as it stands, with its names; a text comes as {}",
+            json!({ "source": "..." })
+        );
         return Ok(());
     }
 
@@ -109,8 +126,9 @@ pub(super) fn check_sources(lines: &[String], run: &Path, source_field: &str) ->
     if names.len() > 1 && names.contains(&source_field) {
         let reader = csv_reader(delimiter);
         return Err(Usage(format!(
-            "stdin is a table with the column {word}; to translate it: python3 -c 'import csv; [print(row[{word}]) for row in {reader}]' \
-             | kiln translate {run}"
+            "stdin is a table with the column {word}; to translate it: python3 -c 'import csv, json; [{} for row in {reader}]' \
+             | kiln translate {run}",
+            printed("row")
         )));
     }
     let has_tab = |line: &String| line.contains('\t') || line.trim().is_empty();
@@ -120,6 +138,9 @@ pub(super) fn check_sources(lines: &[String], run: &Path, source_field: &str) ->
         stderr_line!(
             "note: stdin seems to be a table, and each line is translated as it stands, with all of its columns"
         );
+    } else {
+        let example = json!({ "source": EXAMPLE });
+        line_breaks::note(config, "texts", &format!("a text with line breaks is a line of JSON, such as {example}"));
     }
     Ok(())
 }

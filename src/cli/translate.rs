@@ -1,5 +1,7 @@
 //! `kiln translate`: translates lines.
 
+mod input;
+
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,6 +16,7 @@ use kiln_train::generate::{GenerateError, Hypothesis, TokenScore, Translator};
 use kiln_train::run::{TrainedModel, compare_use};
 use serde_json::{Map, Value, json};
 
+use self::input::Input;
 use super::config_args::{GenerateArgs, NoSetArgs};
 use super::error::Usage;
 use super::lines::{Chunks, note_age, one_line, shell_path, shell_word};
@@ -26,10 +29,11 @@ const LINES: &str = "giving out the lines";
 /// Translates the lines of stdin to stdout
 ///
 /// Prints one line per input line, in order; an empty line stays empty. With --n-best N, prints up to N lines per input
-/// line instead: line number from 1, score and text, separated by tabs.
+/// line instead: line number from 1, score and text, separated by tabs. On a pipe, a line with a JSON object that has
+/// `source` is a text of its own, with its line breaks. It comes back as a line with the translation, as with --json.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  echo 742105 | kiln translate runs/numbers\n  kiln translate runs/en-it --beam 5 < in.en > out.it"
+    after_help = "Examples:\n  echo 742105 | kiln translate runs/numbers\n  kiln translate runs/en-it --beam 5 < in.en > out.it\n  kiln translate runs/code < sources.jsonl > translations.jsonl"
 )]
 pub(super) struct Args {
     /// Run folder, or a checkpoint's folder
@@ -123,17 +127,23 @@ fn translate(args: &Args, device: DeviceChoice, ranks: &Ranks) -> Result<()> {
     let (typed, spells_bytes) = (io::stdin().is_terminal(), tokenizers.spells_bytes());
     let chunks = Chunks { name: "stdin", size: translator.lines_per_call(), typed, spells_bytes };
     let (mut input, mut output) = (io::stdin().lock(), io::BufWriter::new(results()));
-    let lacking = |lines: &[String]| tokenizers.lacking_in_sources(lines);
+    // Prefixes have characters of the target.
+    let lacking = |lines: &[String]| {
+        let inputs = Input::read_all(lines, 0, typed, false).unwrap_or_default();
+        tokenizers.lacking_in_sources(&Input::texts(&inputs))
+    };
     ranks.enter(Phase::Input);
     chunks.for_each(&mut input, lacking, |lines, n_done| {
+        if n_done == 0 && !typed && !args.target_prefix {
+            let has_rows = lines.iter().any(|line| Input::is_row(line));
+            check_sources(lines, &args.run, &run.config, has_rows)?;
+        }
+        let inputs = Input::read_all(lines, n_done, typed, args.target_prefix)?;
         if n_done == 0 {
-            if !typed && !args.target_prefix {
-                check_sources(lines, &args.run, &run.config.data.corpus.source_field)?;
-            }
-            let sources = lines.iter().map(String::as_str).filter(|line| !line.trim().is_empty());
+            let sources = inputs.iter().map(|input| input.text.as_str()).filter(|text| !text.trim().is_empty());
             missing_tags_in(&run.config, sources).iter().for_each(|note| stderr_line!("{note}"));
         }
-        work.translate(lines.to_vec(), n_done)?.iter().try_for_each(|text| output.write_all(text.as_bytes()))?;
+        work.translate(inputs, n_done)?.iter().try_for_each(|text| output.write_all(text.as_bytes()))?;
         ranks.enter(Phase::Input);
         Ok(output.flush()?)
     })?;
@@ -151,7 +161,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// Returns what to print for each line, on all ranks. Rank 0 gives the lines; `n_done` were translated before.
-    fn translate(&self, lines: Vec<String>, n_done: usize) -> Result<Vec<String>> {
+    fn translate(&self, lines: Vec<Input>, n_done: usize) -> Result<Vec<String>> {
         let lines = self.ranks.from_first(LINES, lines)?;
         self.of_all(&lines, n_done)
     }
@@ -160,7 +170,7 @@ impl Work<'_> {
     fn serve(&self) -> Result<()> {
         let mut n_done = 0;
         loop {
-            let lines: Vec<String> = self.ranks.from_first(LINES, Vec::new())?;
+            let lines: Vec<Input> = self.ranks.from_first(LINES, Vec::new())?;
             if lines.is_empty() {
                 return Ok(());
             }
@@ -171,12 +181,12 @@ impl Work<'_> {
 
     /// Tells the other ranks that the lines have ended.
     fn end(&self) -> Result<()> {
-        self.ranks.from_first(LINES, Vec::<String>::new())?;
+        self.ranks.from_first(LINES, Vec::<Input>::new())?;
         Ok(())
     }
 
     /// Translates a part of the lines, and gathers the parts of the other ranks.
-    fn of_all(&self, lines: &[String], n_done: usize) -> Result<Vec<String>> {
+    fn of_all(&self, lines: &[Input], n_done: usize) -> Result<Vec<String>> {
         self.ranks.enter(Phase::Translate);
         let own = self.own(lines, n_done).map_err(|error| numbered(error, n_done))?;
         let all = self.ranks.merge("sharing the translations", own)?;
@@ -186,9 +196,10 @@ impl Work<'_> {
             .collect())
     }
 
-    fn own(&self, lines: &[String], n_done: usize) -> Result<Vec<Option<String>>, GenerateError> {
+    fn own(&self, inputs: &[Input], n_done: usize) -> Result<Vec<Option<String>>, GenerateError> {
         let (translator, part) = (self.form.translator, self.ranks.part());
-        let numbered = (n_done + 1..).zip(lines);
+        let (numbered, texts) = ((n_done + 1..).zip(inputs), Input::texts(inputs));
+        let lines = texts.as_slice();
         let Some(n_best) = self.n_best else {
             let found = translator.tokens_share(lines, n_done as u64, part)?;
             let scores = self.scores(lines, found.iter().map(|found| found.as_slice()))?;
@@ -214,7 +225,7 @@ impl Work<'_> {
     /// Scores the tokens of each line's translations, if asked to.
     fn scores<'t>(
         &self,
-        lines: &[String],
+        lines: &[&str],
         translations: impl Iterator<Item = &'t [Vec<u32>]>,
     ) -> Result<Vec<Scores>, GenerateError> {
         if !self.scores_tokens {
@@ -222,7 +233,7 @@ impl Work<'_> {
         }
         let translations: Vec<&[Vec<u32>]> = translations.collect();
         let repeated = lines.iter().zip(&translations).flat_map(|(line, found)| std::iter::repeat_n(line, found.len()));
-        let (repeated, flat): (Vec<&String>, Vec<Vec<u32>>) = (repeated.collect(), translations.concat());
+        let (repeated, flat): (Vec<&&str>, Vec<Vec<u32>>) = (repeated.collect(), translations.concat());
         let mut scores = self.form.translator.token_scores(&repeated, &flat)?.into_iter();
         Ok(translations.iter().map(|found| scores.by_ref().take(found.len()).collect()).collect())
     }
@@ -241,8 +252,8 @@ struct Form<'a> {
 
 impl Form<'_> {
     /// What is printed for a translation of `line`.
-    fn one(&self, number: usize, line: &str, translation: &str, scores: Option<&Vec<TokenScore>>) -> String {
-        if !self.json {
+    fn one(&self, number: usize, line: &Input, translation: &str, scores: Option<&Vec<TokenScore>>) -> String {
+        if !self.json && !line.is_row {
             return one_line(translation) + "\n";
         }
         let mut object = self.object(number, line);
@@ -252,8 +263,8 @@ impl Form<'_> {
     }
 
     /// What is printed for the best translations of `line`.
-    fn several(&self, number: usize, line: &str, best: &[Hypothesis], scores: &Scores) -> String {
-        if !self.json {
+    fn several(&self, number: usize, line: &Input, best: &[Hypothesis], scores: &Scores) -> String {
+        if !self.json && !line.is_row {
             return best.iter().map(|one| scored(number, one)).collect();
         }
         let one = |(i, Hypothesis { text, score, log_prob, tokens }): (usize, &Hypothesis)| {
@@ -267,9 +278,9 @@ impl Form<'_> {
     }
 
     /// What is printed for a line of white space.
-    fn empty(&self, number: usize, line: &str, n_best: Option<usize>) -> String {
+    fn empty(&self, number: usize, line: &Input, n_best: Option<usize>) -> String {
         let nothing = Hypothesis { text: String::new(), score: 0.0, log_prob: 0.0, tokens: Vec::new() };
-        match (n_best, self.json) {
+        match (n_best, self.json || line.is_row) {
             (None, _) => self.one(number, line, "", None),
             (Some(_), false) => self.several(number, line, &[nothing], &Scores::new()),
             (Some(_), true) => self.several(number, line, &[], &Scores::new()),
@@ -277,8 +288,8 @@ impl Form<'_> {
     }
 
     /// The fields of a line, without its translations.
-    fn object(&self, number: usize, line: &str) -> Map<String, Value> {
-        let (source, prefix) = self.translator.parts(line);
+    fn object(&self, number: usize, line: &Input) -> Map<String, Value> {
+        let (source, prefix) = self.translator.parts(&line.text);
         let prefix = self.reads_prefixes.then(|| ("target_prefix".to_owned(), json!(prefix)));
         let line = [("line".to_owned(), json!(number)), ("source".to_owned(), json!(source))];
         line.into_iter().chain(prefix).collect()

@@ -61,6 +61,7 @@ mod sixth_trial_mediums;
 mod speedrun;
 mod strangers;
 mod tables;
+mod tenth_trial;
 mod text;
 mod third_trial;
 mod tidy;

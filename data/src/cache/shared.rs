@@ -7,7 +7,9 @@ use ahash::RandomState;
 use super::{CacheKind, TokenCache, Tokens};
 
 /// Tokens of a passage of plain text. Two texts that share so many in a row share them because one was copied.
-const PASSAGE: usize = 32;
+const PASSAGE: usize = SharedRows::PASSAGE;
+/// The share of a document in the passages of another text from which it is a copy, in percent.
+const COPIED: u64 = 90;
 /// Factor of the hash of a passage, for each token that follows. It is odd, so that no token loses its weight.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Bits of the table that rules out most passages.
@@ -23,6 +25,9 @@ pub struct SharedRows {
 }
 
 impl SharedRows {
+    /// Tokens of a passage of plain text that is compared.
+    pub const PASSAGE: usize = 32;
+
     /// Compares the rows of `valid` with the rows of `train`, token by token. Plain text is compared in passages, so that documents may be
     /// divided in another way. Takes 16 bytes per row or passage of `valid`, and reads `train` once.
     pub fn of(valid: &[TokenCache], train: &[TokenCache]) -> Self {
@@ -31,6 +36,27 @@ impl SharedRows {
         let of = sought.weights.values().sum();
         let shared = train.iter().map(|cache| sought.take_all(cache)).sum();
         Self { shared, of }
+    }
+
+    /// Counts the documents of plain text in `valid` that stand in `train` whole, or all but a tenth of them. Takes as long as [`Self::of`].
+    pub fn of_documents(valid: &[TokenCache], train: &[TokenCache]) -> Self {
+        let mut sought = Sought::default();
+        valid.iter().for_each(|cache| sought.add_all(cache));
+        for cache in train {
+            sought.take_all(cache);
+        }
+        let mut found = Self::default();
+        for cache in valid.iter().filter(|cache| cache.kind() == CacheKind::Text) {
+            for document in 0..cache.n_rows() {
+                let parts = parts(&cache.document(document).to_vec());
+                let is_found = |(hash, weight): &(u64, u64)| (!sought.weights.contains_key(hash)).then_some(*weight);
+                let n: u64 = parts.iter().map(|(_, weight)| weight).sum();
+                let n_found: u64 = parts.iter().filter_map(is_found).sum();
+                found.of += u64::from(n > 0);
+                found.shared += u64::from(n > 0 && 100 * n_found >= COPIED * n);
+            }
+        }
+        found
     }
 
     /// Returns the part as a fraction, 0 to 1.
@@ -61,12 +87,7 @@ impl Sought {
                 self.add(self.of_row(cache, row), 1);
                 continue;
             }
-            let ids = cache.document(row).to_vec();
-            match ids.len() {
-                0 => {}
-                n if n < PASSAGE => self.add(short(&ids), n as u64),
-                _ => ids.chunks_exact(PASSAGE).for_each(|passage| self.add(of_passage(passage), PASSAGE as u64)),
-            }
+            parts(&cache.document(row).to_vec()).into_iter().for_each(|(hash, weight)| self.add(hash, weight));
         }
     }
 
@@ -133,6 +154,15 @@ impl Sought {
             }
         }
         hasher.finish()
+    }
+}
+
+/// Returns the hashes of the passages of a document, or of a whole short one, each with its number of tokens.
+fn parts(ids: &[u32]) -> Vec<(u64, u64)> {
+    match ids.len() {
+        0 => Vec::new(),
+        n if n < PASSAGE => vec![(short(ids), n as u64)],
+        _ => ids.chunks_exact(PASSAGE).map(|passage| (of_passage(passage), PASSAGE as u64)).collect(),
     }
 }
 
@@ -222,5 +252,13 @@ mod tests {
         let other = share("other", &lines(1000..1200));
         assert!(part > 0.9 && cut > 0.9 && (0.4..0.6).contains(&half) && other < 0.05, "{part} {cut} {half} {other}");
         assert_eq!(share("short", "ine 7\n"), 0.0, "a part of a word");
+
+        let copies = |name: &str, text: &str| {
+            let valid = cache(&format!("{name}.tokens"), &corpus(&format!("{name}.txt"), text));
+            SharedRows::of_documents(&[valid], &[cache("train.tokens", &train)])
+        };
+        let others = lines(1000..1060);
+        let text = format!("{}\n{}{others}\nline 7 says 1\n", lines(100..200), lines(0..30));
+        assert_eq!(copies("copies", &text), shared(1, 3), "a third of the second document is a passage, and no copy");
     }
 }

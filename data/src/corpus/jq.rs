@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::error::Error;
 use crate::formats::{CsvRows, FileFormat, is_json_lines};
 use crate::terminal::{shell_path, shell_word};
 
@@ -64,12 +65,22 @@ pub(super) fn command_of_all(file: &Path, format: FileFormat, program: &str) -> 
 
 /// Returns what is said of a file, so that no command in it writes into the file that it reads.
 pub(super) fn kept_apart(file: &Path, said: &str) -> String {
-    if file.file_name().is_none_or(|name| name != "rows.jsonl") {
+    let Some(name) = file.file_name().map(|name| name.to_string_lossy()) else { return said.to_owned() };
+    let [own, new] = [name.to_string(), format!("new-{name}")].map(|name| shell_path(Path::new(&name)));
+    if !["\n", " ", ",", ";", ")"].iter().any(|end| format!("{said}\n").contains(&format!("> {own}{end}"))) {
         return said.to_owned();
     }
-    ["> rows.jsonl", "read rows.jsonl", "train on rows.jsonl"]
+    ["> ", "read ", "train on "]
         .iter()
-        .fold(said.to_owned(), |said, part| said.replace(part, &part.replace("rows", "new-rows")))
+        .fold(said.to_owned(), |said, before| said.replace(&format!("{before}{own}"), &format!("{before}{new}")))
+}
+
+/// Returns an error about a file, so that no command in it writes into this file.
+pub(super) fn with_other_output(error: Error) -> Error {
+    match error {
+        Error::Corpus { path, problem } => Error::Corpus { problem: kept_apart(&path, &problem), path },
+        other => other,
+    }
 }
 
 /// Returns the command that passes the text of a file to a `program`, which reads stdin or a file.

@@ -6,6 +6,7 @@
 
 mod asked;
 mod block_start;
+mod breaks;
 mod columns;
 mod compared;
 mod field_order;

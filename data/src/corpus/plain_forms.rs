@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::jq::{fed, piped};
+use super::jq::{fed, kept_apart, piped};
 use crate::formats::{LineReader, ending};
 
 /// Lines that show what a file is.
@@ -32,6 +32,10 @@ const JOIN: &str = concat!(
     "\n",
     r#"  if best and 2 * together(best) > end - start: print(json.dumps({"src": text, "trg": best[2]}))"#,
 );
+
+/// The first line of a game and of a mail begin so.
+const GAME: &str = "[Event ";
+const MAIL: &str = "From ";
 
 /// What a text file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +91,11 @@ pub(super) fn form_of(path: &Path) -> Option<PlainForm> {
     let tag = |line: &str| line.starts_with('[') && line.ends_with("\"]") && line.contains(" \"");
     let residues =
         |line: &str| line.len() > 9 && line.bytes().all(|byte| byte.is_ascii_alphabetic() || b"*-".contains(&byte));
+    // What the command of a form writes has it no more.
+    let breaks = |start: &str| {
+        let mut pairs = lines.iter().zip(&lines[1..]);
+        pairs.any(|(line, next)| line.trim().is_empty() && !next.trim().is_empty() && !next.starts_with(start))
+    };
     Some(match () {
         () if first == "[Script Info]" => PlainForm::Ass,
         () if count(&arrow) * 6 > n => PlainForm::Subtitles,
@@ -94,9 +103,11 @@ pub(super) fn form_of(path: &Path) -> Option<PlainForm> {
         () if count(&sung) * 2 > n => PlainForm::Lyrics,
         () if first.starts_with(['>', ';']) && count(&residues) * 3 > n => PlainForm::Fasta,
         () if first.starts_with('@') && filled.get(2).is_some_and(|line| line.starts_with('+')) => PlainForm::Fastq,
-        () if tag(first) && count(&tag) > 2 => PlainForm::Pgn,
+        () if tag(first) && count(&tag) > 2 && breaks(GAME) => PlainForm::Pgn,
         () if first.starts_with("S ") && count(&edit) > 0 => PlainForm::M2,
-        () if first.starts_with("From ") && count(&|line| line.starts_with("Subject: ")) > 0 => PlainForm::Mbox,
+        () if first.starts_with(MAIL) && count(&|line| line.starts_with("Subject: ")) > 0 && breaks(MAIL) => {
+            PlainForm::Mbox
+        }
         () => return None,
     })
 }
@@ -153,18 +164,26 @@ impl PlainForm {
             _ if then == is_in_files => "its text",
             _ => "whole ones",
         };
-        format!("{}: {what}; to learn {text}: {} > plain.txt, {then}", path.display(), piped(path, program))
+        let said = format!("{}: {what}; to learn {text}: {} > plain.txt, {then}", path.display(), piped(path, program));
+        kept_apart(path, &said)
+    }
+
+    /// Whether only the division at blank lines breaks what belongs together.
+    pub(super) fn is_of_blank_lines(self) -> bool {
+        matches!(self, Self::Pgn | Self::Mbox)
     }
 
     /// Returns the command that makes pairs of two files of subtitles; `None` for other text.
     pub(super) fn pairs([source, target]: [&Path; 2]) -> Option<String> {
         let are_subtitles = [source, target].iter().all(|path| form_of(path) == Some(Self::Subtitles));
         let is_packed = [source, target].iter().any(|path| ["gz", "zst", "xz"].contains(&ending(path).as_str()));
-        let [source, target] = [source, target].map(crate::terminal::shell_path);
-        let command = format!("python3 -c '{JOIN}' {source} {target} > rows.jsonl");
+        let words = [source, target].map(crate::terminal::shell_path).join(" ");
+        let said = format!(
+            "to join subtitles that are shown at the same time: python3 -c '{JOIN}' {words} > rows.jsonl\nand train on rows.jsonl"
+        );
         are_subtitles.then(|| match is_packed {
             true => "unpack them, and name the unpacked files to get the command that joins them".to_owned(),
-            false => format!("to join subtitles that are shown at the same time: {command}\nand train on rows.jsonl"),
+            false => kept_apart(source, &kept_apart(target, &said)),
         })
     }
 }
@@ -178,10 +197,11 @@ pub(super) fn text_of_page(page: &Path) -> String {
         r#"lines = html.unescape(re.sub(r"<[^>]*>", " ", text)).splitlines(); "#,
         r#"print(re.sub(r"\n{3,}", "\n\n", "\n".join(" ".join(line.split()) for line in lines)).strip())"#,
     );
-    format!(
+    let said = format!(
         "tags included; to learn from their text: {} > plain.txt, and read plain.txt in the place of the page",
         fed(page, &format!("python3 -c '{script}'"))
-    )
+    );
+    kept_apart(page, &said)
 }
 
 #[cfg(test)]
@@ -249,6 +269,13 @@ mod tests {
             let (command, _) = command.split_once(" > plain.txt").expect("a command");
             let Ok(ran) = Command::new("sh").args(["-c", command]).output() else { return };
             assert_eq!(String::from_utf8_lossy(&ran.stdout), plain, "{name}: {command}");
+
+            let own = folder.path().join("plain.txt");
+            std::fs::write(&own, text).expect("writable");
+            let note = form.note(&own);
+            assert!(note.contains("> new-plain.txt") && !note.contains("> plain.txt"), "its own input: {note}");
+            std::fs::write(&own, plain).expect("writable");
+            assert_eq!(form_of(&own), None, "{name}: what the command writes needs no command");
         }
         for (name, text) in [
             ("b.txt", "A text.\n\nAnother --> one.\n12:30 is a time, 13:00 too.\n"),

@@ -35,11 +35,15 @@ const CHAT: Asked = Asked::Layout(Task::Lm, TextFormat::Chat);
 const TAGS: Asked = Asked::Layout(Task::Tagging, TextFormat::Auto);
 const CLASSES: Asked = Asked::Layout(Task::Classification, TextFormat::Auto);
 
-#[test]
-fn files_are_quoted_in_every_command() {
+/// The ending of a file, its text, and what asks for its rows.
+type Case = (&'static str, String, Asked);
+
+/// Returns files with the messages that their rows get.
+fn cases() -> Vec<Case> {
     let table = |header: &str, row: fn(usize) -> String| format!("{header}\n{}", (0..20).map(row).collect::<String>());
     let labelled = |n: usize| format!("{},the message {n}\n", ["info", "error"][n % 2]);
-    let cases: Vec<(&str, String, Asked)> = vec![
+
+    let conversations: Vec<Case> = vec![
         ("json", r#"{"units": [{"text": "a b"}, {"text": "c d"}]}"#.into(), CHAT),
         ("json", r#"{"columns": ["text"], "data": [["a b"], ["c d"]]}"#.into(), CHAT),
         ("jsonl.gz", r#"{"prompt": "q", "good": "a", "bad": "b"}"#.into(), CHAT),
@@ -53,11 +57,17 @@ fn files_are_quoted_in_every_command() {
             r#"{"prompt": "q", "completion": "a", "label": true}"#.into(),
             Asked::Layout(Task::Lm, TextFormat::Auto),
         ),
+    ];
+
+    let words: Vec<Case> = vec![
         ("jsonl", r#"{"text": "in Rome now", "spans": [{"start": 3, "end": 7, "label": "place"}]}"#.into(), TAGS),
         ("json", r#"[{"text": "in Rome now", "spans": [{"start": 3, "end": 7, "label": "place"}]}]"#.into(), TAGS),
         ("jsonl", r#"{"sentence": "in Rome now", "ner_tags": ["O", "B", "O"]}"#.into(), TAGS),
         ("csv", table("sentence,word_labels", |n| format!("in Rome {n},\"O,B,O\"\n")), TAGS),
         ("jsonl", r#"{"text": "a b", "label": [0, 1, 0]}"#.into(), CLASSES),
+    ];
+
+    let others: Vec<Case> = vec![
         ("txt", "__label__info a b\n__label__error c d\n".into(), Asked::Labels(Task::Classification)),
         ("csv", table("text|label", |n| format!("the message {n}|{}\n", n % 2)), Asked::Labels(Task::Classification)),
         ("csv", (0..20).map(labelled).collect(), Asked::Labels(Task::Classification)),
@@ -79,9 +89,35 @@ fn files_are_quoted_in_every_command() {
         ),
         ("tsv", table("# today\nEnglish\tItaliano\tKind", |n| format!("good {n}\tbuono {n}\tx\n")), Asked::Pairs),
         ("csv", table("a|b", |n| format!("good {n}|buono {n}\n")), Asked::Pairs),
+        ("conll", "The/at jury/nn said/vbd it/pps ./.\n".repeat(9), Asked::Labels(Task::Tagging)),
+        ("txt", "AF = a flutter\n".repeat(9), Asked::Pairs),
     ];
+    [conversations, words, others].concat()
+}
 
-    for (ending, text, asked) in cases {
+#[test]
+fn no_command_writes_into_the_file_that_it_reads() {
+    let written = ["rows.jsonl", "rows.tsv", "rows.csv", "rows.conll", "words.jsonl"];
+    let mut n_apart = 0;
+    for (ending, text, asked) in cases() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in written {
+            // Files with other endings are read otherwise, but some are asked for in the same way.
+            let file = folder.path().join(name);
+            fs::write(&file, &text).expect("writable");
+            let Err(found) = message(&file, asked) else { continue };
+            let found = found.to_string() + "\n";
+            let writes = |name: &str| ["\n", " ", ","].iter().any(|end| found.contains(&format!("> {name}{end}")));
+            assert!(!writes(name), "{ending}: {found}");
+            n_apart += usize::from(writes(&format!("new-{name}")));
+        }
+    }
+    assert!(n_apart > 9, "{n_apart} commands were in danger");
+}
+
+#[test]
+fn files_are_quoted_in_every_command() {
+    for (ending, text, asked) in cases() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join(format!("it's my file.{ending}"));
         fs::write(&file, &text).expect("writable");

@@ -12,7 +12,7 @@ use kiln_data::terminal::clean;
 
 use super::pulse::Pulse;
 use super::trend::Trend;
-use super::wrap::for_stderr;
+use super::wrap::{for_stderr, without_middle};
 use super::{Activity, Extent, Record, Sink};
 use crate::units::{duration, thousands};
 use crate::{SampleMetrics, ValidationMetrics, WindowMetrics};
@@ -22,6 +22,8 @@ const SECS_BETWEEN_LINES: f64 = 2.0;
 
 /// Characters of a sample that are shown; `metrics.jsonl` and the report have all.
 const SAMPLE_CHARACTERS: usize = 150;
+/// Characters of a prompt in front of it that are shown.
+const PROMPT_CHARACTERS: usize = 60;
 
 /// The sink on stderr.
 pub struct Console {
@@ -246,7 +248,9 @@ fn losses_of_sources(window: &WindowMetrics) -> String {
 
 /// Returns what a model wrote after a prompt, as one short line.
 fn sample_line(sample: &SampleMetrics) -> String {
-    let text = format!("  {} -> {}", sample.source, sample.output.trim_start()).replace(['\n', '\r'], " ");
+    // What the model wrote is what counts.
+    let source = without_middle(sample.source.trim(), PROMPT_CHARACTERS);
+    let text = format!("  {source} -> {}", sample.output.trim_start()).replace(['\n', '\r'], " ");
     match text.char_indices().nth(SAMPLE_CHARACTERS) {
         Some((at, _)) => format!("{}...", text[..at].trim_end()),
         None => text,
@@ -346,6 +350,9 @@ mod tests {
             |output: String| sample_line(&SampleMetrics { step: 8, source: "It is".into(), output, reference: None });
         assert_eq!(of(" a\ntruth".into()), "  It is -> a truth");
         assert_eq!(of("è".repeat(200)).chars().count(), SAMPLE_CHARACTERS + 3);
+        let source = format!("{}\n\nWho was it?", "a long context ".repeat(20));
+        let line = sample_line(&SampleMetrics { step: 8, source, output: " Ada".into(), reference: None });
+        assert!(line.starts_with("  a long context") && line.ends_with("Who was it? -> Ada"), "{line}");
     }
 
     #[test]

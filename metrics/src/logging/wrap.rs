@@ -31,6 +31,21 @@ pub fn wrapped(line: &str, width: usize) -> String {
     text.replace(KEPT, " ")
 }
 
+/// Shortens a text to `most` characters: the middle is left out.
+pub fn without_middle(text: &str, most: usize) -> String {
+    let n = text.chars().count();
+    if n <= most {
+        return text.to_owned();
+    }
+    let kept = most.saturating_sub(BETWEEN.len());
+    let (head, tail) = (kept.div_ceil(2), kept / 2);
+    let head: String = text.chars().take(head).collect();
+    let tail: String = text.chars().skip(n - tail).collect();
+    format!("{}{BETWEEN}{}", head.trim_end(), tail.trim_start())
+}
+
+/// Stands for the middle of a text.
+const BETWEEN: &str = " ... ";
 /// Stands for a space that is not broken.
 const KEPT: char = '\u{1}';
 /// Longest cell that stays in one line, in columns.
@@ -81,6 +96,13 @@ mod tests {
         assert_eq!(wrapped("short", 80), "short");
         assert_eq!(wrapped("a-word-longer-than-the-line b", 10), "a-word-longer-than-the-line\n  b");
         assert_eq!(wrapped("", 10), "");
+    }
+
+    #[test]
+    fn the_middle_of_a_long_text_is_left_out() {
+        assert_eq!(without_middle("one two three", 13), "one two three");
+        assert_eq!(without_middle("one two three four", 13), "one ... four");
+        assert_eq!(without_middle(&"è".repeat(20), 9), "èè ... èè");
     }
 
     #[test]

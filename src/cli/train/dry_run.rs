@@ -4,13 +4,14 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use anyhow::Result;
-use kiln_data::{HostBatch, Loader, LoaderConfig, Packing, Position, TextTokenizer};
+use kiln_data::{HostBatch, Loader, LoaderConfig, Packing, Position, TextTokenizer, TokenizerConfig};
 use kiln_metrics::logging::print::{stdout_line, stdout_text};
 use kiln_metrics::logging::wrap::for_stdout;
 use kiln_metrics::units::{counted, thousands};
 use kiln_model::flops::{TrainBytes, n_params};
 use kiln_model::hf::{HfError, adapter_problems, export_family};
-use kiln_train::config::Config;
+use kiln_train::config::task::{Classes, traits_of};
+use kiln_train::config::{Config, Preset};
 use kiln_train::dataset::{RunData, Vocabulary};
 use kiln_train::eval::{Init, Model, Part};
 use kiln_train::run::Run;
@@ -19,6 +20,8 @@ use kiln_train::run::Run;
 const N_BATCHES: usize = 3;
 /// Tokens of the example shown.
 const N_TOKENS: usize = 40;
+/// Tags of the example shown.
+const N_TAGS: usize = 20;
 
 /// Prints a summary of the run. With `show_config` it is a comment in front of the configuration, so that the output is a
 /// configuration file.
@@ -42,6 +45,7 @@ pub(super) fn print<M: Model>(run: &Run, resume: bool, show_config: bool, init: 
     if !init.is_own() {
         writeln!(summary, "model: {}", plan.model_line())?;
     }
+    summary.extend(vocabulary_line(config, &run.options.notes).map(|line| line + "\n"));
     let precision = format!("{:?}", plan.dtype).to_lowercase();
     writeln!(summary, "run folder {}, device {}, precision {precision}", run.dir().display(), plan.device)?;
     match init.is_own() {
@@ -72,6 +76,17 @@ pub(super) fn print<M: Model>(run: &Run, resume: bool, show_config: bool, init: 
         }
     }
     Ok(())
+}
+
+/// Says which preset the size of the vocabulary comes from; `None` if the user or the text has decided it.
+fn vocabulary_line(config: &Config, notes: &[String]) -> Option<String> {
+    let TokenizerConfig { path, vocab_size, .. } = &config.tokenizer;
+    let is_named = |preset: &Preset| notes.iter().any(|note| note.starts_with(&format!("preset {preset},")));
+    let preset = Preset::ALL.into_iter().find(is_named).filter(|_| path.is_none() && !config.is_built_in_task())?;
+    (preset.config().tokenizer.vocab_size == *vocab_size).then(|| {
+        let size = thousands(*vocab_size as f64);
+        format!("vocabulary: at most {size} entries, as the preset {preset} has it (--set tokenizer.vocab_size=... decides otherwise)")
+    })
 }
 
 /// Counts the parameters by part, without parts that the model lacks.
@@ -142,7 +157,10 @@ fn batches(config: &Config, data: &RunData, position: Position, summary: &mut St
         example = example.or_else(|| match data.vocabulary.text() {
             Some(tokenizer) if config.data.text.is_preferences() => Some(first_preference(&batch, tokenizer)),
             Some(tokenizer) if config.data.text.is_chat() => Some(first_conversation(&batch, tokenizer)),
-            _ => Some(first_row(&batch, &data.vocabulary, is_packed)),
+            _ => {
+                let row = first_row(&batch, &data.vocabulary, is_packed);
+                Some(row.into_iter().chain(first_labels(&batch, data, config)).collect())
+            }
         });
         loader.recycle(batch);
     }
@@ -223,6 +241,26 @@ fn first_row(batch: &HostBatch, vocabulary: &Vocabulary, is_packed: bool) -> Vec
     }
 }
 
+/// Describes what a model of classes learns of the first row: its class, or its words with their tags.
+fn first_labels(batch: &HostBatch, data: &RunData, config: &Config) -> Option<String> {
+    let name = |label: &i32| usize::try_from(*label).ok().and_then(|label| data.labels.get(label));
+    match (traits_of(config.task).classes?, &data.vocabulary) {
+        (Classes::OfTexts, _) => {
+            batch.labels().iter().find_map(name).map(|name| format!("  class: {}", one_line(name)))
+        }
+        (Classes::OfWords, Vocabulary::Text(tokenizer)) => {
+            let (row, labels) = (&batch.target_input()[..batch.target_len], &batch.labels()[..batch.target_len]);
+            let piece = |id: &i32| tokenizer.decode(&[*id as u32]).unwrap_or_default();
+            let tagged = row.iter().zip(labels).filter_map(|(id, label)| Some((piece(id), name(label)?)));
+            // A word has its tag at its first token.
+            let shown: Vec<String> =
+                tagged.take(N_TAGS).map(|(piece, tag)| format!("{}/{tag}", piece.trim())).collect();
+            Some(format!("  tags, at the first token of each word: {}", one_line(&shown.join(" "))))
+        }
+        _ => None,
+    }
+}
+
 /// Stands between the documents of a row.
 const BETWEEN: &str = " // ";
 
@@ -270,7 +308,6 @@ fn parts(bytes: &TrainBytes) -> String {
 mod tests {
     use kiln_model::TransformerConfig;
     use kiln_model::flops::ActivationBytes;
-    use kiln_train::config::Preset;
 
     use super::*;
 

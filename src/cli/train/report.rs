@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use kiln_data::{Example, LabelledCorpus, TextCorpus};
 use kiln_metrics::logging::print::stdout_line;
-use kiln_metrics::logging::wrap::{for_stdout, wrapped};
+use kiln_metrics::logging::wrap::{for_stdout, without_middle, wrapped};
 use kiln_metrics::units::{counted, duration, thousands};
 use kiln_train::Model;
 use kiln_train::config::task::{Reads, traits_of};
@@ -15,6 +15,7 @@ use kiln_train::eval::Init;
 use kiln_train::metrics::ValidationMetrics;
 use kiln_train::run::Session;
 use kiln_train::train::{Outcome, Trainer};
+use serde_json::json;
 
 use crate::cli::lines::{one_line, shell_path};
 
@@ -24,6 +25,8 @@ const N_SAMPLES: usize = 3;
 const MOST_CHARACTERS: usize = 70;
 /// Width of the lines.
 const COLUMNS: usize = 80;
+/// Most characters of a text with line breaks in the next command.
+const MOST_IN_JSON: usize = 1500;
 
 /// Describes the speed of a run in a line.
 pub(super) fn speed(outcome: &Outcome) -> String {
@@ -84,6 +87,7 @@ pub(super) fn print<M: Model>(
         && let Some(text) = written(outcome, trainer, prompt, shown)?
     {
         let between = if is_chat { " -> " } else { "" };
+        let prompt = without_middle(prompt, 2 * MOST_CHARACTERS);
         stdout_line!("{}", wrapped(&one_line(&format!("  {prompt}{between}{text}")), COLUMNS));
     }
     let next = match is_chat {
@@ -164,12 +168,26 @@ fn scores(validation: &ValidationMetrics) -> String {
 fn next_command(task: Task, samples: &[(usize, Example)], prompt: Option<&str>, dir: &Path) -> String {
     let traits = traits_of(task);
     let placeholder = if traits.hides_tokens { "... [MASK] ..." } else { "..." };
+    if traits.reads == Reads::Pairs
+        && let Some(passed) = passed_as_json(&shortest(samples), |text| json!({ "source": text }))
+    {
+        return format!("{passed} | {} translate {}", program(), shell_path(dir));
+    }
     let input = match traits.reads {
         Reads::Pairs => next_input(samples),
         Reads::Text => prompt.filter(|prompt| !prompt.contains('\'')).unwrap_or(placeholder),
     };
     let command = traits.next.replace("{program}", &program()).replace("{run}", &shell_path(dir));
     command.replace("{input}", input)
+}
+
+/// Returns the command that passes a text with line breaks as a line of JSON; `None` for other texts, which a line is enough for. `echo`
+/// would change the escapes of JSON.
+fn passed_as_json(text: &str, row: impl Fn(&str) -> serde_json::Value) -> Option<String> {
+    let text = text.trim();
+    let is_long = text.chars().count() > MOST_IN_JSON;
+    let row = row(if is_long { "..." } else { text }).to_string().replace('\'', "\\u0027");
+    text.contains('\n').then(|| format!("printf '%s\\n' '{row}'"))
 }
 
 /// Returns the flag with a second text, for a model that has learned from two. Files that are gone have none.
@@ -192,19 +210,39 @@ fn system_of(config: &Config) -> Option<String> {
 
 /// Returns the command that talks with a model that learned conversations, behind the instructions that it has learned them with.
 fn chat_command(question: Option<&str>, system: Option<&str>, dir: &Path) -> String {
+    let messages = |text: &str| {
+        let system = system.map(|content| json!({ "role": "system", "content": content }));
+        let all: Vec<_> = system.into_iter().chain([json!({ "role": "user", "content": text })]).collect();
+        json!({ "messages": all })
+    };
+    if let Some(passed) = question.and_then(|question| passed_as_json(question, messages)) {
+        return format!("{passed} | {} chat {}", program(), shell_path(dir));
+    }
     let question = question.filter(is_short).unwrap_or("...");
     let system = system.map(|text| format!(" --system '{}'", Some(text).filter(is_short).unwrap_or("...")));
     format!("echo '{question}' | {} chat {}{}", program(), shell_path(dir), system.unwrap_or_default())
 }
 
+/// Returns the shortest source.
+fn shortest(samples: &[(usize, Example)]) -> String {
+    samples
+        .iter()
+        .map(|(_, example)| example.source.as_str())
+        .min_by_key(|source| source.len())
+        .unwrap_or("")
+        .to_owned()
+}
+
 /// Returns the shortest source that the model should be able to translate, as one shell word.
 fn next_input(samples: &[(usize, Example)]) -> &str {
-    let sources = samples.iter().map(|(_, example)| example.source.as_str()).filter(|source| !source.contains('\''));
+    let is_plain = |source: &&str| !source.contains(['\'', '\n', '\\']);
+    let sources = samples.iter().map(|(_, example)| example.source.as_str()).filter(is_plain);
     sources.min_by_key(|source| source.len()).unwrap_or("...")
 }
 
 /// Shortens a text to about a line of a terminal.
 fn cut(text: &str) -> String {
+    let text = &one_line(text.trim_end());
     match text.char_indices().nth(MOST_CHARACTERS) {
         Some((at, _)) => format!("{}...", text[..at].trim_end()),
         None => text.to_owned(),
@@ -252,6 +290,11 @@ mod tests {
         let quoted = (0, Example { source: "l'albero".into(), target: "the tree".into() });
         assert_eq!(next_input(std::slice::from_ref(&quoted)), "...");
         assert_eq!(next_input(&[quoted, (1, example(7))]), "7");
+        let lines = (0, Example { source: "def it's():\n  pass\\".into(), target: "nothing".into() });
+        let json = next_command(Task::Translation, &[lines], None, Path::new("runs/code"));
+        assert!(json.starts_with(r#"printf '%s\n' '{"source":"def it\u0027s():\n  pass\\"}' | "#), "{json}");
+        assert!(json.ends_with(" translate runs/code"), "{json}");
+
         let next = |prompt| next_command(Task::Lm, &[], prompt, Path::new("runs/lm"));
         assert!(next(Some("It is")).ends_with("generate runs/lm --prompt 'It is'"));
         assert!(next(Some("It's")).ends_with("--prompt '...'") && next(None).ends_with("--prompt '...'"));
@@ -265,6 +308,12 @@ mod tests {
         let with_system = |system| chat_command(Some("Who?"), Some(system), Path::new("runs/chat"));
         assert!(with_system("Be kind.").ends_with(" chat runs/chat --system 'Be kind.'"));
         assert!(with_system("Don't.").ends_with(" --system '...'"));
+        let json = chat_command(Some("It is.\nWho?"), Some("Don't."), Path::new("runs/chat"));
+        let system = r#"{"content":"Don\u0027t.","role":"system"}"#;
+        assert!(json.starts_with(&format!(r#"printf '%s\n' '{{"messages":[{system},"#)), "{json}");
+        assert!(json.ends_with(" chat runs/chat") && json.contains(r"It is.\nWho?"), "{json}");
+        let long = chat_command(Some(&"a line\n".repeat(900)), None, Path::new("runs/chat"));
+        assert!(long.contains(r#""content":"...""#), "{long}");
         assert!(chat(Some("Who's there?")).starts_with("echo '...'") && chat(None).starts_with("echo '...'"));
     }
 }

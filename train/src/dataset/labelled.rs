@@ -47,7 +47,7 @@ pub(super) fn open(
         data.valid = Some(source);
         data.notes.extend(notes.into_iter().map(|note| format!("validation rows: {note}")));
         data.notes.extend(corpus.and_then(|corpus| shared::labelled_too(&config, &valid, &corpus, is_split)));
-        data.prompt = prompt::to_continue(&valid.texts());
+        data.prompt = prompt::to_classify(&valid.texts());
     }
     Ok(data)
 }

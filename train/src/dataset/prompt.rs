@@ -2,6 +2,8 @@
 
 /// Words that make a prompt to continue.
 const PROMPT_WORDS: usize = 4;
+/// Most characters of a text to classify.
+const LONGEST_TEXT: usize = 160;
 /// Words around a mask, which is one of them.
 const MASKED_WORDS: usize = 8;
 /// Documents in which a sentence is looked for.
@@ -16,6 +18,17 @@ pub(super) fn to_continue(documents: &[String]) -> Option<String> {
     let text = opening(documents)?;
     let line = text.trim_start().lines().next().filter(|line| line.split_whitespace().nth(1).is_some());
     Some(first_words(line.unwrap_or(text), PROMPT_WORDS).join(" "))
+}
+
+/// Returns a whole text of one line for a model to classify, since a class may depend on any part of it. Without a short one, the first words
+/// of a sentence.
+pub(super) fn to_classify(texts: &[String]) -> Option<String> {
+    let is_short = |text: &&str| {
+        let has_breaks = text.contains(['\n', '\r', '\'']);
+        text.split_whitespace().nth(1).is_some() && !has_breaks && text.chars().count() <= LONGEST_TEXT
+    };
+    let short = texts.iter().take(DOCUMENTS).map(|text| text.trim()).find(is_short);
+    short.map(str::to_owned).or_else(|| to_continue(texts))
 }
 
 /// Returns the first words of a sentence with a mask in place of one of them, for a model to fill in.
@@ -63,6 +76,18 @@ mod tests {
 
     fn of(prompt: fn(&[String]) -> Option<String>, documents: &[&str]) -> Option<String> {
         prompt(&documents.iter().map(|document| (*document).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_text_to_classify_is_whole_if_a_short_one_is_there() {
+        let long = "a very long text ".repeat(20);
+        let whole = "Lemna minor (Gemeines), in still water and ditches";
+        assert_eq!(
+            of(to_classify, &[&long, "word", "It's\nin two lines", "it's quoted", whole]).as_deref(),
+            Some(whole)
+        );
+        assert_eq!(of(to_classify, &[&long]).as_deref(), Some("a very long text"));
+        assert_eq!(of(to_classify, &[]), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use kiln_data::{LabelledCorpus, SharedRows, TokenCache};
 
-use super::Files;
+use super::{Files, split};
 use crate::config::task::traits_of;
 use crate::config::{Config, MixEntry};
 
@@ -20,9 +20,12 @@ const MOST_TOKENS: u64 = 1 << 28;
 /// What to do about validation rows that the model learns.
 const REMEDY: &str = "name other text for data.valid, or let data.split take some";
 
-/// The same for rows that `data.split` has set aside.
-const REMEDY_OF_SPLIT: &str = "they differ only in what the vocabulary does not read, such as capitals or spaces, or a split of an earlier \
-                               version is kept: write them alike in data.train, or leave one of them out, and begin a new run";
+/// The same for rows that `data.split` has set aside. Equal texts are on one side, so rows that the vocabulary reads alike differ elsewhere.
+const REMEDY_OF_SPLIT: &str = "they differ only in what the vocabulary does not read, such as capitals or spaces: write them alike in \
+                               data.train, or leave one of each out, and begin a new run";
+/// The same where an earlier version has divided the rows.
+const REMEDY_OF_EARLIER: &str =
+    "an earlier version has divided them by whole records, and this run keeps its parts: begin a new run";
 
 /// Says if validation text is training text, too: by its files, or by the rows in the token caches.
 ///
@@ -44,12 +47,37 @@ pub(super) fn trained_on_too(config: &Config, cache_dir: &Path, is_split: bool) 
     let found = SharedRows::of(&valid, &train);
     let is_plain = valid.iter().any(TokenCache::is_text) && !config.data.text.is_chat();
     Ok(match is_plain {
-        true => {
-            let what = format!("{:.1} % of the validation text also stands", 100.0 * found.share());
-            (found.share() >= MUCH_TEXT).then(|| warning(&what, is_split))
-        }
-        false => of_rows(found, is_split),
+        true if found.share() < MUCH_TEXT => None,
+        true => Some(of_text(found, SharedRows::of_documents(&valid, &train), is_split)),
+        false => of_rows(found, remedy(config, cache_dir, is_split)),
     })
+}
+
+/// Says how much of a plain text stands in the training text, and how many of its documents do so nearly whole.
+fn of_text(found: SharedRows, documents: SharedRows, is_split: bool) -> String {
+    let SharedRows { shared, of } = documents;
+    let what = format!(
+        "{:.1} % of the validation text also stands in the training text, in passages of {} tokens or more; documents that do so nearly whole: ",
+        100.0 * found.share(),
+        SharedRows::PASSAGE
+    );
+    match (shared, is_split) {
+        (0, true) => format!("note: {what}none of {of}; nothing is to be done if such texts share passages"),
+        (0, false) => format!("warning: {what}none of {of}: {REMEDY}"),
+        (_, true) => format!(
+            "warning: {what}{shared} of {of}; if they are copies, leave one of each out of data.train, and begin a new run"
+        ),
+        (_, false) => format!("warning: {what}{shared} of {of}: {REMEDY}"),
+    }
+}
+
+/// Says what to do about validation rows that the model learns.
+fn remedy(config: &Config, cache_dir: &Path, is_split: bool) -> &'static str {
+    match is_split {
+        false => REMEDY,
+        true if split::is_by_records(config, cache_dir) => REMEDY_OF_EARLIER,
+        true => REMEDY_OF_SPLIT,
+    }
 }
 
 /// Says if many validation texts are training texts, too, whatever their labels.
@@ -59,22 +87,18 @@ pub(super) fn labelled_too(
     train: &LabelledCorpus,
     is_split: bool,
 ) -> Option<String> {
+    // A split by texts has none of them on both sides.
+    let remedy = if is_split { REMEDY_OF_EARLIER } else { REMEDY };
     if by_name(config).is_some() {
         return None;
     }
     let found = SharedRows { shared: valid.n_shared_with(train), of: valid.rows().len() as u64 };
-    of_rows(found, is_split)
+    of_rows(found, remedy)
 }
 
-fn of_rows(found: SharedRows, is_split: bool) -> Option<String> {
-    let what = format!("{} of {} validation rows also stand", found.shared, found.of);
-    (found.shared > 0 && found.share() >= MANY_ROWS).then(|| warning(&what, is_split))
-}
-
-fn warning(what: &str, is_split: bool) -> String {
-    // Rows that are read alike are on one side of a split, so the vocabulary takes different texts for one.
-    let remedy = if is_split { REMEDY_OF_SPLIT } else { REMEDY };
-    format!("warning: {what} in the training text: {remedy}")
+fn of_rows(SharedRows { shared, of }: SharedRows, remedy: &str) -> Option<String> {
+    let is_much = shared > 0 && shared as f64 >= MANY_ROWS * of as f64;
+    is_much.then(|| format!("warning: {shared} of {of} validation rows also stand in the training text: {remedy}"))
 }
 
 /// Opens the token caches of a part of the data, `train` or `valid`. None of them is there if shards are read in their place.

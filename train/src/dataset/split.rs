@@ -80,10 +80,12 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
 
 /// Whether an earlier version has divided the rows of the run in `run_dir` by whole records, where this one goes by what the model reads.
 pub(crate) fn is_split_by_records(config: &Config, run_dir: &Path) -> bool {
-    let cache_dir = config.data.cache_dir.clone().unwrap_or_else(|| run_dir.join("cache"));
-    let found = read_file(&cache_dir.join(STAMP)).unwrap_or_default();
+    is_by_records(config, &config.data.cache_dir.clone().unwrap_or_else(|| run_dir.join("cache")))
+}
+
+pub(super) fn is_by_records(config: &Config, cache_dir: &Path) -> bool {
     let has_records = traits_of(config.task).reads == Reads::Text && !is_plain_text(config);
-    has_records && Deciding::of(&found) == Deciding::Records
+    has_records && Deciding::of(&read_file(&cache_dir.join(STAMP)).unwrap_or_default()) == Deciding::Records
 }
 
 impl Config {

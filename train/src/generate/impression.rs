@@ -23,9 +23,11 @@ pub(crate) fn impression(
     }
     let is_chat = config.data.text.is_chat();
     let end_of_turn = if is_chat { tokenizer.end_of_turn().ok().flatten() } else { None };
+    let spelled = if is_chat { tokenizer.spelled_end_of_turn().ok().flatten() } else { None };
     let stop_tokens = config.generate.stop_tokens.iter().cloned().chain(end_of_turn).collect();
+    let stop = config.generate.stop.iter().cloned().chain(spelled).collect();
     let max_new_tokens = config.generate.max_new_tokens.min(MAX_TOKENS);
-    let settings = GenerateConfig { max_new_tokens, stop_tokens, ..config.generate.clone() };
+    let settings = GenerateConfig { max_new_tokens, stop_tokens, stop, ..config.generate.clone() };
 
     let written = TextGenerator::new(model, tokenizer.clone(), settings).and_then(|generator| match is_chat {
         true => answer(&generator, prompt),

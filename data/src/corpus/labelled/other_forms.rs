@@ -1,6 +1,7 @@
 //! Labelled rows in a form that the run does not read: tables with other names or none, CoNLL by another name, and fastText.
 
 mod guess;
+mod slashed;
 mod words;
 
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::path::Path;
 use self::guess::{are_names, cells, guess, other_classes, texts, unclear_class};
 use super::several::Several;
 use super::{FAST_TEXT, LabelConfig};
-use crate::corpus::jq::piped;
+use crate::corpus::jq::{piped, with_other_output};
 use crate::corpus::pairs::{check_delimiter, flag, refuse_lines_above, rows_above};
 use crate::corpus::scores;
 use crate::corpus::text::Task;
@@ -25,8 +26,19 @@ const LINES: usize = 200;
 ///
 /// If the file cannot be read, or has another form; the error says what reads it.
 pub(super) fn check_form(path: &Path, task: Task, config: &LabelConfig) -> Result<()> {
+    find_form(path, task, config).map_err(with_other_output)
+}
+
+fn find_form(path: &Path, task: Task, config: &LabelConfig) -> Result<()> {
     let format = FileFormat::by_name(path);
     let is_table = format.is_some_and(|format| [FileFormat::CSV, FileFormat::TSV].contains(&format));
+    let is_of_lines = is_table || format.is_none_or(FileFormat::has_tags);
+    if task == Task::Tagging
+        && is_of_lines
+        && let Some(found) = slashed::advice(path, &first_lines(path)?)
+    {
+        return Err(Error::corpus(path, found));
+    }
     if format.is_some() && !is_table {
         return Ok(());
     }

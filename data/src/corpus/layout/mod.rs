@@ -23,6 +23,7 @@
 //! | several answers with marks | `marked.rs` | nothing: the message says how to make completions of the right ones |
 //! | answers without texts | `mended.rs` | nothing: the message says how to make texts of them |
 //! | texts that are lists of words | `word_lists.rs` | nothing: the message says how to make texts of them |
+//! | texts that are lists, next to a class or alone | `listed.rs` | the same, with a template of the list |
 //! | columns in one object | `pandas.rs` | nothing: the message says how to make rows of them |
 
 mod as_answers;
@@ -41,6 +42,7 @@ mod extractive;
 mod flags;
 mod foreign;
 mod joined;
+mod listed;
 mod marked;
 mod mended;
 mod mixed;
@@ -66,6 +68,7 @@ mod unsure;
 mod values_tests;
 mod word_lists;
 mod wrapped;
+mod written;
 
 use std::path::{Path, PathBuf};
 
@@ -193,9 +196,7 @@ impl RowReader<'_> {
                 file.display()
             ));
         }
-        if let Some(found) = self.named_without_texts(&rows) {
-            return bad(self.advice_for((file, format), &they_have(&rows, format), &found, &[], None));
-        }
+        self.check_named(file, format, &rows)?;
         if rows.is_empty() || is_read {
             return self.check_second_text((&rows, &order), files);
         }
@@ -216,7 +217,11 @@ impl RowReader<'_> {
         let Some(layout) = layout.map(|layout| self.turned(layout, &rows)) else {
             return self.check_second_text((&rows, &order), files);
         };
-        let layout = self.with_most_text(self.with_unclear_class(layout, &rows, &order), &rows);
+        let layout = self.with_unclear_class(layout, &rows, &order);
+        let layout = match self.of_lists(&layout, &rows, &order) {
+            Some(listed) => listed,
+            None => self.with_most_text(layout, &rows),
+        };
         let layout = self.as_answers(file, layout, (&rows, &order))?;
         // The reader of tables names the other columns.
         let is_said = matches!(layout, Layout::Answers { .. } | Layout::LabelledPairs { .. } | Layout::Rated);
@@ -301,7 +306,9 @@ impl RowReader<'_> {
             Layout::Pairs { .. } | Layout::Answers { .. } => {
                 self.of_other_texts(layout, (rows, order), asked.as_ref().map(|(asked, _)| asked), source)
             }
-            Layout::Texts { field: text } | Layout::Labelled { text, .. } if matches!(task, Task::Lm | Task::Mlm) => {
+            Layout::Texts { field: text } | Layout::Labelled { text, .. }
+                if matches!(task, Task::Lm | Task::Mlm) && !text.contains('{') =>
+            {
                 share::note(rows, text).map_or(String::new(), |note| format!("\n{note}"))
             }
             _ => String::new(),

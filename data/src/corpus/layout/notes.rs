@@ -67,7 +67,9 @@ impl RowReader<'_> {
         let rejected = is_labelled.then(|| rejected::warning(file, format, &rows, &read)).flatten();
         let splits = splits::of(file, format, &rows, &read).map(|splits| splits.warning(file, format));
         let languages = self.languages(file, &rows);
-        self.note(file, format, &rows).into_iter().chain(languages).chain(rejected).chain(splits).collect()
+        let note = self.note(file, format, &rows);
+        let of_lists = if note.is_none() { self.note_on_lists((file, format), &rows) } else { None };
+        note.into_iter().chain(of_lists).chain(languages).chain(rejected).chain(splits).collect()
     }
 
     /// Says how the model learns into which language it translates, where a field of pairs names several.

@@ -3,7 +3,9 @@
 mod block;
 mod catalogue;
 mod config;
+mod divided;
 mod header;
+mod keyed;
 mod remedy;
 mod row;
 mod table;
@@ -22,6 +24,7 @@ pub(super) use table::check_delimiter;
 use super::RowReport;
 use super::block_start::BlockStart;
 use super::filter::HeldOut;
+use super::jq::with_other_output;
 use super::origins::{Origins, names};
 use super::plain_forms::PlainForm;
 use crate::error::{Error, Result};
@@ -190,6 +193,10 @@ fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
             if let Some(command) = catalogue::command(entry) {
                 return Err(Error::corpus(entry, format!("is a catalogue, and rows are wanted: {command}")));
             }
+
+            if let Some(found) = divided::advice(entry) {
+                return Err(Error::corpus(entry, found));
+            }
             Err(Error::corpus(
                 entry,
                 "has no known ending: use .jsonl, .tsv, .csv or .parquet (.gz, .zst and .xz may follow), join two parallel files by a comma \
@@ -221,7 +228,9 @@ impl PairCorpus {
         }
         // The files of a folder have their own formats.
         let entries = find_files(entries, Split::Train, config.format != CorpusFormat::Auto)?;
-        let input = |e: &PathBuf| CorpusInput::find(e, config).map_err(|error| Table::among(e, &entries, error));
+        let input = |e: &PathBuf| {
+            CorpusInput::find(e, config).map_err(with_other_output).map_err(|error| Table::among(e, &entries, error))
+        };
         let inputs = entries.iter().map(input).collect::<Result<Vec<_>>>()?;
         Ok(Self { inputs, config: config.clone() })
     }
@@ -237,12 +246,16 @@ impl PairCorpus {
         let keys = header::keys_of_columns(&self.config);
         let of_input = |input: &CorpusInput| match (input, keys) {
             (CorpusInput::Table(table), _) => table.notes(),
-            (CorpusInput::Parallel(source, target), Some(keys)) => {
+            (CorpusInput::Parallel(source, target), keys) => {
+                let of_keys = keyed::note([source, target]);
                 let (source, target) = (source.display(), target.display());
-                vec![format!(
-                    "{keys} do not apply to parallel files: {source} is the source and {target} the target; for the other direction: \
-                     {target},{source}"
-                )]
+                let of_columns = keys.map(|keys| {
+                    format!(
+                        "{keys} do not apply to parallel files: {source} is the source and {target} the target; for the other direction: \
+                         {target},{source}"
+                    )
+                });
+                of_columns.into_iter().chain(of_keys).collect()
             }
             _ => Vec::new(),
         };

@@ -130,7 +130,9 @@ impl TextCorpus {
 
     /// Returns what the user should know about how the files are read: tables of pairs and pages with tags are plain text here.
     pub fn notes(&self) -> Vec<String> {
-        let of_forms = self.forms().take(FILES_SHOWN).map(|(path, form)| form.note(path));
+        let at_blank_lines = matches!(self.config.format, TextFormat::Auto | TextFormat::BlankLines);
+        let forms = self.forms().filter(|(_, form)| at_blank_lines || !form.is_of_blank_lines());
+        let of_forms = forms.take(FILES_SHOWN).map(|(path, form)| format!("note: {}", form.note(path)));
         if self.config.format != TextFormat::Auto {
             return of_forms.collect();
         }

@@ -1,0 +1,70 @@
+//! Text files whose lines have two texts with a sign between them, such as a glossary (`AF = atrial fibrillation`). The command that makes a
+//! table of them.
+
+use std::path::Path;
+
+use crate::corpus::jq::piped;
+use crate::formats::LineReader;
+
+/// Signs between two texts, the longest first.
+const SIGNS: [&str; 8] = [" ||| ", " => ", " -> ", " := ", " = ", " | ", "||", " : "];
+/// Lines that are looked at.
+const LINES: usize = 200;
+/// Lines from which it is not chance.
+const ENOUGH_LINES: usize = 5;
+/// The share of lines with the sign, in percent.
+const DIVIDED: usize = 95;
+
+/// Returns the command that makes rows of the lines of a file, and the sign between their texts; `None` for other files.
+pub(super) fn advice(path: &Path) -> Option<String> {
+    let (mut reader, mut line, mut lines) = (LineReader::open(path).ok()?, Vec::new(), Vec::new());
+    while lines.len() < LINES && reader.read_line(&mut line).ok()? {
+        lines.push(String::from_utf8_lossy(&line).trim().to_owned());
+        line.clear();
+    }
+    lines.retain(|line| !line.is_empty());
+    let is_divided = |sign: &&str| {
+        let n = lines.iter().filter(|line| line.contains(*sign) && !line.contains('\t')).count();
+        n >= ENOUGH_LINES && 100 * n >= DIVIDED * lines.len()
+    };
+    let sign = SIGNS.into_iter().find(is_divided)?;
+    let program = format!(
+        "awk '{{sub(/\\r$/, \"\"); n = index($0, \"{sign}\")}} n {{print substr($0, 1, n - 1) \"\\t\" substr($0, n + {}); next}} NF {{left++}} \
+         END {{if (left) print \"lines left out: \" left > \"/dev/stderr\"}}'",
+        sign.len()
+    );
+    Some(format!(
+        "its lines have two texts with {sign:?} between them, and a table is wanted\nto make one: {} > rows.tsv\nand train on rows.tsv",
+        piped(path, &program)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn lines_with_a_sign_between_two_texts_become_rows() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("it's.txt");
+        for sign in SIGNS {
+            let text: String = (0..30).map(|n| format!("AF{n}{sign}flutter: or {n}\r\n")).collect();
+            std::fs::write(&file, text).expect("writable");
+            let said = advice(&file).expect(sign);
+            let (_, command) = said.split_once("to make one: ").expect("a command");
+            let (command, _) = command.split_once(" > rows.tsv").expect("a command");
+            let Ok(ran) = Command::new("sh").args(["-c", command]).output() else { return };
+            let rows = String::from_utf8_lossy(&ran.stdout).into_owned();
+            assert!(
+                rows.lines().next() == Some("AF0\tflutter: or 0") && rows.lines().count() == 30,
+                "{command}: {rows}"
+            );
+        }
+        for text in ["a text\nanother = one\n", "", "a = b\tc\n"] {
+            std::fs::write(&file, text.repeat(9)).expect("writable");
+            assert_eq!(advice(&file), None, "{text}");
+        }
+    }
+}
