@@ -53,12 +53,20 @@ fn causes(found: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Requires that the costliest cause begins with `name` and has all `parts`, and that it is missing without the fault.
+/// Requires that the costliest cause begins with `name` and has all `parts`, and that it is missing without the fault. Each in one of
+/// [`TRIES`]: others use the machine, too.
 fn found_only_with(fault: &str, tests: &str, more: &[&str], name: &str, parts: &[&str]) {
     let Some(program) = program() else { return };
-    let with = causes(&diagnose(&program, fault, tests, more));
-    let first = with.first().unwrap_or_else(|| panic!("nothing was found with {fault}"));
-    assert!(first.starts_with(&format!("{name}: ")), "{with:?}");
+    let is_first = |causes: &[String]| causes.first().is_some_and(|first| first.starts_with(&format!("{name}: ")));
+    let mut with = Vec::new();
+    for _ in 0..TRIES {
+        with = causes(&diagnose(&program, fault, tests, more));
+        if is_first(&with) {
+            break;
+        }
+    }
+    assert!(is_first(&with), "found with {fault}: {with:?}");
+    let first = &with[0];
     for part in parts {
         assert!(first.contains(part), "{part:?} is missing in {first}");
     }
