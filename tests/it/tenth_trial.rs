@@ -188,7 +188,7 @@ fn keys_in_front_of_parallel_lines_are_left_out() {
     let place = Workplace::new();
     let verse = |text: &str| (1..=60).map(|n| format!("GEN 10:{n}\tAnd {text} said {n}\n")).collect::<String>();
     place.write("web.txt", verse("Moses"));
-    place.write("luther.txt", verse("Mose"));
+    place.write("luther.txt", verse("Moyses"));
     let files = "data.train=web.txt,luther.txt";
     let said = shown(dry(&place, PAIRS, &[files]));
     assert!(said.contains("begin with the same keys, such as \"GEN 10:1\""), "{said}");
