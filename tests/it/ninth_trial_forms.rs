@@ -10,43 +10,43 @@ use crate::fifth_trial::with_set;
 use crate::kiln::{Ran, Workplace};
 
 const CHAT: &[&str] = &["--task", "lm", "--set", "data.text.format=chat"];
-const LM: &[&str] = &["--task", "lm"];
-const CLASSES: &[&str] = &["--task", "classification"];
-const TAGS: &[&str] = &["--task", "tagging"];
-const PAIRS: &[&str] = &[];
+pub(crate) const LM: &[&str] = &["--task", "lm"];
+pub(crate) const CLASSES: &[&str] = &["--task", "classification"];
+pub(crate) const TAGS: &[&str] = &["--task", "tagging"];
+pub(crate) const PAIRS: &[&str] = &[];
 
-fn dry(place: &Workplace, options: &[&str], keys: &[&str]) -> Ran {
+pub(crate) fn dry(place: &Workplace, options: &[&str], keys: &[&str]) -> Ran {
     place.run(&with_set(&[&["train", "--dry-run", "--device", "cpu"], options].concat(), keys))
 }
 
-fn shown(ran: Ran) -> String {
+pub(crate) fn shown(ran: Ran) -> String {
     let ran = ran.ok();
     ran.stdout + &ran.stderr
 }
 
-fn lines(n: usize, row: impl Fn(usize) -> Value) -> String {
+pub(crate) fn lines(n: usize, row: impl Fn(usize) -> Value) -> String {
     (0..n).map(|n| format!("{}\n", row(n))).collect()
 }
 
 /// Returns the part of a message from `start` on, up to one of its ends.
-fn between<'m>(message: &'m str, start: &str, end: &str) -> &'m str {
+pub(crate) fn between<'m>(message: &'m str, start: &str, end: &str) -> &'m str {
     let at = message.find(start).unwrap_or_else(|| panic!("{start:?} is missing in {message}"));
     let rest = &message[at..];
     &rest[..rest.find(end).unwrap_or_else(|| panic!("{end:?} is missing in {rest}"))]
 }
 
-/// Runs a command in the place, and returns what it says on stderr; `None` without its program.
-fn ran(place: &Workplace, command: &str) -> Option<String> {
+/// Runs a command in the place, and returns its output and what it says on stderr; `None` without its program.
+pub(crate) fn ran(place: &Workplace, command: &str) -> Option<[String; 2]> {
     let ran = Command::new("sh").args(["-c", command]).current_dir(place.path(".")).output().expect("a shell");
-    let stderr = String::from_utf8_lossy(&ran.stderr).into_owned();
+    let [stdout, stderr] = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(ran.status.success() || ran.status.code() == Some(127), "{command}: {stderr}");
-    ran.status.success().then_some(stderr)
+    ran.status.success().then_some([stdout, stderr])
 }
 
 /// Runs the command of a message that begins with `start` and writes rows.jsonl.
 fn followed(place: &Workplace, message: &str, start: &str) -> Option<String> {
     let command = between(message, start, "> rows.jsonl");
-    ran(place, &format!("{command}> rows.jsonl"))
+    ran(place, &format!("{command}> rows.jsonl")).map(|[_, said]| said)
 }
 
 fn rows(place: &Workplace, file: &str) -> Vec<Value> {
@@ -218,7 +218,7 @@ fn rejected_annotations_are_left_out() {
     place.write("a.jsonl", lines(80, spans));
     let refused = dry(&place, TAGS, &["data.train=a.jsonl"]).refused(3, &["without rows that \"answer\" rejects"]);
     let command = between(&refused.stderr, "python3 -c", "> words.jsonl");
-    let Some(said) = ran(&place, &format!("{command}> words.jsonl")) else { return };
+    let Some([_, said]) = ran(&place, &format!("{command}> words.jsonl")) else { return };
     assert!(said.contains("rows left out by their answer: 40"), "{said}");
     assert!(place.read("words.jsonl").lines().count() == 40 && !place.read("words.jsonl").contains("BAD"));
     let refused = dry(&place, CHAT, &["data.train=a.jsonl"]);

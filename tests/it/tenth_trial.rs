@@ -2,51 +2,17 @@
 
 mod lines;
 
-use std::process::Command;
-
 use serde_json::{Value, json};
 
 use crate::fifth_trial::with_set;
-use crate::kiln::{Ran, Workplace};
-
-const LM: &[&str] = &["--task", "lm"];
-const CLASSES: &[&str] = &["--task", "classification"];
-const TAGS: &[&str] = &["--task", "tagging"];
-const PAIRS: &[&str] = &[];
-
-fn dry(place: &Workplace, options: &[&str], keys: &[&str]) -> Ran {
-    place.run(&with_set(&[&["train", "--dry-run", "--device", "cpu"], options].concat(), keys))
-}
-
-fn shown(ran: Ran) -> String {
-    let ran = ran.ok();
-    ran.stdout + &ran.stderr
-}
-
-/// Returns the part of a message from `start` on, up to its end.
-fn between<'m>(message: &'m str, start: &str, end: &str) -> &'m str {
-    let at = message.find(start).unwrap_or_else(|| panic!("{start:?} is missing in {message}"));
-    let rest = &message[at..];
-    &rest[..rest.find(end).unwrap_or_else(|| panic!("{end:?} is missing in {rest}"))]
-}
-
-/// Runs a command in the place, and returns its output and what it says on stderr; `None` without its program.
-fn ran(place: &Workplace, command: &str) -> Option<[String; 2]> {
-    let ran = Command::new("sh").args(["-c", command]).current_dir(place.path(".")).output().expect("a shell");
-    let [stdout, stderr] = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert!(ran.status.success() || ran.status.code() == Some(127), "{command}: {stderr}");
-    ran.status.success().then_some([stdout, stderr])
-}
+use crate::kiln::Workplace;
+use crate::ninth_trial_forms::{CLASSES, LM, PAIRS, TAGS, between, dry, lines as rows, ran, shown};
 
 /// Returns the flags of a message: those that a shell reads between `--set` and the end of the line.
 fn flags(message: &str) -> Vec<String> {
     let line = message.lines().find(|line| line.contains("--set")).unwrap_or_else(|| panic!("no flags in {message}"));
     let at = line.find("--task").into_iter().chain(line.find("--set")).min().expect("a flag");
     line[at..].split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect()
-}
-
-fn rows(n: usize, row: impl Fn(usize) -> Value) -> String {
-    (0..n).map(|n| format!("{}\n", row(n))).collect()
 }
 
 fn game(n: usize) -> String {
