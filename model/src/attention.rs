@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use kiln_kernels::{
     AttentionConfig, AttentionMask, Branch, DropoutStream, Projected, RotaryWavelengths, StepAttentionConfig,
-    step_attention, step_attention_is_fused,
+    append_and_attend, step_attention, step_attention_is_fused,
 };
 
 use crate::config::{Positions, Product, TransformerConfig};
@@ -72,11 +72,14 @@ impl Heads {
         key_value: Tensor<3>,
         places: &Tensor<2, Int>,
         lengths: &Tensor<1, Int>,
-        divided: bool,
     ) -> Tensor<2> {
+        step_attention(query, key_value, places.clone(), lengths.clone(), &self.of_step(false))
+    }
+
+    /// The settings of [`step_attention`]. Texts become long and are few, so that several warps divide their positions; beams are many.
+    fn of_step(&self, divided: bool) -> StepAttentionConfig {
         let Self { n: n_heads, n_kv: n_kv_heads, dim: head_dim, scale, .. } = *self;
-        let config = StepAttentionConfig { n_heads, n_kv_heads, head_dim, scale, divided };
-        step_attention(query, key_value, places.clone(), lengths.clone(), &config)
+        StepAttentionConfig { n_heads, n_kv_heads, head_dim, scale, divided }
     }
 
     fn attend(
@@ -200,12 +203,17 @@ impl SelfAttention {
         let [batch_size, _] = x.dims();
         let qkv = self.rotate(self.norm_heads(self.qkv.forward(x, None)), || step.positions.clone());
 
+        if step.appends {
+            let [_, columns] = qkv.dims();
+            let keys = buffer.with_room_for(&step.slots, [batch_size, columns - self.heads.query_width()], &qkv);
+            let (attended, keys) = append_and_attend(qkv, keys, step.lengths.clone(), &self.heads.of_step(true));
+            buffer.buffer = Some(keys);
+            return self.output.branch(attended, None);
+        }
         let (q, kv) = (self.heads.query_width(), self.heads.key_value_width());
         buffer.write(qkv.clone().narrow(1, q, kv), &step.slots);
         if let Some(places) = &step.places {
-            // Texts become long and are few, beams are many.
-            let divided = !places.shared();
-            let attended = self.heads.attend_step(qkv, buffer.buffer(), places.targets(), &step.lengths, divided);
+            let attended = self.heads.attend_step(qkv, buffer.buffer(), places.targets(), &step.lengths);
             return self.output.branch(attended, None);
         }
         let query = qkv.narrow(1, 0, q);
@@ -344,7 +352,7 @@ impl CrossAttention {
         lengths: &Tensor<1, Int>,
     ) -> Branch {
         let query = self.query.forward(x, None);
-        self.output.branch(self.heads.attend_step(query, key_value, sources, lengths, false), None)
+        self.output.branch(self.heads.attend_step(query, key_value, sources, lengths), None)
     }
 
     fn attend(

@@ -13,6 +13,8 @@ pub(crate) struct Step {
     pub(crate) slots: Slots,
     /// Where keys and values lie, unless each row has its own.
     pub(crate) places: Option<Places>,
+    /// Whether attention itself appends the position to the row's own buffers.
+    pub(crate) appends: bool,
     /// What relative positions add to its scores, `[B, H, 1, S]` with S the capacity of the buffers.
     pub(crate) bias: Option<Tensor<4>>,
 }
@@ -43,23 +45,17 @@ pub(crate) struct Places {
     sources: Tensor<2, Int>,
     /// Rows of the buffers, at least R once there is room for the next position.
     n_buffer_rows: usize,
-    shared: bool,
 }
 
 impl Places {
     /// Each of `n` rows in its own row of the buffers, and with a source of its own.
     pub(crate) fn new(n: usize, capacity: usize, device: &Device) -> Self {
-        Self { targets: own(n, capacity, device), sources: own(n, 1, device), n_buffer_rows: n, shared: true }
+        Self { targets: own(n, capacity, device), sources: own(n, 1, device), n_buffer_rows: n }
     }
 
     /// Each of `n` rows in its own row of the buffers, where it stays.
     pub(crate) fn of_texts(n: usize, device: &Device) -> Self {
-        Self { shared: false, ..Self::new(n, 1, device) }
-    }
-
-    /// Whether rows share positions, as beams do.
-    pub(crate) fn shared(&self) -> bool {
-        self.shared
+        Self::new(n, 1, device)
     }
 
     /// The buffers' row of each target position, see [`Self`].

@@ -17,8 +17,8 @@
 //! |---|---|
 //! | 0 | `fp8` numbers of eight bits · `kernel_set` kernels for GPUs of several generations · `device_queue` the queue of a GPU · `ranges` |
 //! | 1 | `calls` · `laps` · `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `maybe` · `retained` |
-//! | 2 | `readback` reading without waiting · `capture` · `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `step_attention` attention of decoding · `swiglu` · `optim` · `int8` weights for searches on the CPU |
-//! | 3 | `activation` · `random` · `collective` |
+//! | 2 | `readback` reading without waiting · `capture` · `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `swiglu` · `optim` · `int8` weights for searches on the CPU |
+//! | 3 | `step_attention` attention of decoding · `activation` · `random` · `collective` |
 //! | 4 | `reduce` sums of columns |
 //! | 5 | `linear` |
 //! | 6 | `attention` · `norm` · `embedding` · `custom_gradient` |
@@ -101,7 +101,7 @@ pub use retained::Retained;
 pub use rotary::{RotaryScaling, RotaryWavelengths, rotary};
 pub use row::{row_argmax, row_sums};
 pub use settings::{Settings, SettingsGuard, has_kernels, is_cpu, is_cuda};
-pub use step_attention::{StepAttentionConfig, step_attention, step_attention_is_fused};
+pub use step_attention::{StepAttentionConfig, append_and_attend, step_attention, step_attention_is_fused};
 pub use swiglu::{geglu, swiglu};
 
 /// The example of the README, compiled and run by the doctests.

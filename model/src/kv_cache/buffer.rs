@@ -79,22 +79,7 @@ impl KeyValueBuffer {
     /// - `key_value`: `[B, W]`
     pub(crate) fn write(&mut self, key_value: Tensor<2>, slots: &Slots) {
         let [b, width] = key_value.dims();
-        let position = match slots {
-            Slots::Same(position) => *position,
-            Slots::Each { longest, .. } => *longest,
-        };
-        let capacity = Self::capacity_of(position + 1);
-
-        let options = (&key_value.device(), key_value.dtype());
-        let buffer = match self.buffer.take() {
-            None => Tensor::zeros([b, capacity, width], options),
-            Some(buffer) if buffer.dims()[1] < capacity => {
-                let more = Tensor::zeros([b, capacity - buffer.dims()[1], width], options);
-                Tensor::cat(vec![buffer, more], 1)
-            }
-            Some(buffer) => buffer,
-        };
-
+        let buffer = self.with_room_for(slots, [b, width], &key_value);
         self.buffer = Some(match slots {
             Slots::Same(position) => {
                 let row = key_value.reshape([b, 1, width]);
@@ -102,6 +87,24 @@ impl KeyValueBuffer {
             }
             Slots::Each { positions, .. } => overwrite_rows(buffer, key_value, positions.clone()),
         });
+    }
+
+    /// Takes the buffer of `[B, W]` rows, grown if it is full. It has the device and dtype of `like`.
+    pub(crate) fn with_room_for(&mut self, slots: &Slots, [b, width]: [usize; 2], like: &Tensor<2>) -> Tensor<3> {
+        let position = match slots {
+            Slots::Same(position) => *position,
+            Slots::Each { longest, .. } => *longest,
+        };
+        let capacity = Self::capacity_of(position + 1);
+        let options = (&like.device(), like.dtype());
+        match self.buffer.take() {
+            None => Tensor::zeros([b, capacity, width], options),
+            Some(buffer) if buffer.dims()[1] < capacity => {
+                let more = Tensor::zeros([b, capacity - buffer.dims()[1], width], options);
+                Tensor::cat(vec![buffer, more], 1)
+            }
+            Some(buffer) => buffer,
+        }
     }
 
     /// Shrinks the buffer to the capacity that `len` positions need.

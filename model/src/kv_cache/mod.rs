@@ -140,7 +140,7 @@ impl DecoderCache {
     }
 
     /// Positions of each row, `[B]`. None: all have [`Self::len`].
-    pub(crate) fn lengths(&self) -> Option<&Tensor<1, Int>> {
+    pub fn lengths(&self) -> Option<&Tensor<1, Int>> {
         self.lengths.as_ref()
     }
 
@@ -237,13 +237,17 @@ impl DecoderCache {
                 lengths: Tensor::full([self.batch_size], self.len as i64 + 1, options),
                 slots: Slots::Same(self.len),
                 places: self.places.clone(),
+                appends: false,
                 bias: None,
             },
             Some(lengths) => Step {
                 positions: lengths.clone(),
                 lengths: lengths.clone() + 1,
                 slots: Slots::Each { positions: lengths.clone(), longest: self.len },
-                places: self.looks_up.then(|| Places::of_texts(self.batch_size, device)),
+                // Texts with a source look it up.
+                places: (self.looks_up && self.source_lengths.is_some())
+                    .then(|| Places::of_texts(self.batch_size, device)),
+                appends: self.looks_up,
                 bias: None,
             },
         }

@@ -1,6 +1,7 @@
 //! Puts sources of similar length into one batch, whatever the order of the lines.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use kiln_kernels::ColumnSet;
 use kiln_model::TransformerConfig;
 
 use crate::config::GenerateConfig;
@@ -77,6 +78,16 @@ impl SourceBatch {
 pub(super) fn int_tensor(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
     let n = values.len();
     Tensor::from_data(TensorData::new(values, [n]), (&device.clone().inner(), DType::I32))
+}
+
+/// Returns the likeliest token of each row that is not in `never`, i32.
+///
+/// # Shapes
+/// - `logits`: `[B, V]`
+/// - result: `[B]`
+pub(super) fn likeliest(logits: Tensor<2>, never: &ColumnSet) -> Tensor<1, Int> {
+    let [rows, _] = logits.dims();
+    kiln_kernels::likeliest(logits, never, 1).narrow(0, 1, 1).reshape([rows]).int().cast(DType::I32)
 }
 
 /// Returns the size of a batch of translations: what `config` says or, for 0, what half of a GPU's free memory holds. On a CPU larger

@@ -1,9 +1,10 @@
 //! Greedy search: takes the likeliest token at every step.
 
-use burn::tensor::{DType, Int, Tensor, TensorReadError};
+use burn::tensor::{Int, Tensor, TensorReadError};
 
 use super::bans::Banned;
 use super::batching::int_tensor;
+use super::batching::likeliest;
 use super::sequences::{Begun, Sequences, TokenRules};
 use crate::metrics::host_sync::waiting;
 
@@ -33,34 +34,33 @@ pub(super) fn greedy_with<S: Sequences, E: From<TensorReadError>>(
     let Begun { mut sequences, logits, limits } = begun;
     let device = logits.device();
     let never = rules.excluded(logits.dims()[1], &device);
-    let likeliest = |logits: Tensor<2>, live: &[usize], outputs: &[Vec<u32>]| {
-        let [rows, _] = logits.dims();
+    let allowed = |logits: Tensor<2>, live: &[usize], outputs: &[Vec<u32>]| {
         let banned = rules.bans.after_rows(live.iter().map(|row| (*row, outputs[*row].as_slice())));
-        let logits = match Banned::of(&banned) {
+        match Banned::of(&banned) {
             Some(banned) => banned.mask(logits),
             None => logits,
-        };
-        kiln_kernels::likeliest(logits, &never, 1).narrow(0, 1, 1).reshape([rows]).int().cast(DType::I32)
+        }
     };
 
     let mut outputs: Vec<Vec<u32>> = vec![Vec::new(); limits.len()];
     // The output that each row of the cache belongs to.
     let mut live: Vec<usize> = (0..limits.len()).collect();
-    let mut ids: Tensor<1, Int> = likeliest(logits, &live, &outputs);
+    let mut ids: Tensor<1, Int> = likeliest(allowed(logits, &live, &outputs), &never);
     // A ban depends on the tokens before, which the host must know.
     let check_every = if rules.bans.are_none() { check_every } else { 1 };
 
     while !live.is_empty() {
         let room = live.iter().map(|&row| limits[row] - outputs[row].len()).min().expect("rows are left");
-        let mut steps = vec![ids.clone()];
-        while steps.len() < check_every.clamp(1, room) {
-            ids = likeliest(sequences.step(ids), &live, &outputs);
-            steps.push(ids.clone());
+        let n_steps = check_every.clamp(1, room);
+        let mut tokens: Tensor<2, Int> = ids.clone().reshape([live.len(), 1]);
+        if n_steps > 1 {
+            let further = sequences.follow(ids, n_steps - 1, &never);
+            ids = further.clone().narrow(1, n_steps - 2, 1).reshape([live.len()]);
+            tokens = Tensor::cat(vec![tokens, further], 1);
         }
 
         // Host sync: the tokens of the last steps, `[live, steps]`.
-        let n_steps = steps.len();
-        let tokens = waiting(|| Tensor::stack::<2>(steps, 1).try_into_vec_as::<i64>())?;
+        let tokens = waiting(|| tokens.try_into_vec_as::<i64>())?;
 
         let mut kept = Vec::new();
         for (index, (&row, tokens)) in live.iter().zip(tokens.chunks(n_steps)).enumerate() {
@@ -90,7 +90,11 @@ pub(super) fn greedy_with<S: Sequences, E: From<TensorReadError>>(
             sequences.select(&kept);
             ids = ids.select(0, int_tensor(kept.into_iter().map(|index| index as i32).collect(), &device));
         }
-        ids = likeliest(sequences.step(ids), &live, &outputs);
+        ids = if rules.bans.are_none() {
+            sequences.follow(ids, 1, &never).reshape([live.len()])
+        } else {
+            likeliest(allowed(sequences.step(ids), &live, &outputs), &never)
+        };
     }
     Ok(outputs)
 }

@@ -1,18 +1,22 @@
 //! The step of a batch of texts as a CUDA graph: one launch in place of a few for each layer.
 //!
 //! A recording has buffers of its own, in which keys and values are written and positions counted on the device. It serves the texts
-//! of a batch until they outgrow its room, or half of them have ended.
+//! of a batch until they outgrow its room, or half of them have ended. Where the likeliest token follows, it also chooses that token and
+//! reads it in the next replay: the host launches graphs alone.
 
 use burn::tensor::{DType, Device, Int, Tensor};
-use kiln_kernels::capture::{CaptureError, Captured, can_capture, capture, overwrite};
+use kiln_kernels::ColumnSet;
+use kiln_kernels::capture::{CaptureError, Captured, can_capture, capture_step, overwrite, overwrite_numbers};
 use kiln_model::{DecoderCache, DecoderOnly};
 
-use super::batching::int_tensor;
+use super::batching::{int_tensor, likeliest};
 
 /// Steps of a batch before its step is recorded, which costs about as much as five more.
-const STEPS_BEFORE: usize = 8;
+const STEPS_BEFORE: usize = 4;
 /// Rooms are multiples of this many positions.
 const ROOM: usize = 512;
+/// Rooms are made for whole texts up to this many positions. Longer texts are recorded again as they grow.
+const WHOLE: usize = 4096;
 
 /// Decides when a step is recorded, and replays it.
 #[derive(Debug)]
@@ -22,12 +26,25 @@ pub(super) struct Replays {
     n_steps: usize,
     /// Whether steps are recorded at all.
     wanted: bool,
+    /// Positions that the longest text may have.
+    most: usize,
+}
+
+/// What a recorded step writes.
+#[derive(Debug)]
+struct Written {
+    /// `[R, V]`
+    logits: Tensor<2>,
+    /// The token that was chosen behind each position, `[R, S]`; only where the step chooses.
+    chosen: Option<Tensor<2, Int>>,
+    _state: DecoderCache,
+    _ids: Tensor<1, Int>,
 }
 
 /// A recorded step, and which texts it serves.
 #[derive(Debug)]
 struct Recorded {
-    captured: Captured<(Tensor<2>, DecoderCache)>,
+    captured: Captured<Written>,
     /// The state that the recording reads and writes.
     state: DecoderCache,
     /// The tokens that it reads, `[R]`.
@@ -38,8 +55,10 @@ struct Recorded {
 }
 
 impl Replays {
-    pub(super) fn on(device: &Device) -> Self {
-        Self { recorded: None, n_steps: 0, wanted: can_capture(device) }
+    /// For texts of `lengths` positions that get up to `limits` more.
+    pub(super) fn on(device: &Device, lengths: &[usize], limits: &[usize]) -> Self {
+        let most = lengths.iter().zip(limits).map(|(len, limit)| len + limit).max().unwrap_or(0);
+        Self { recorded: None, n_steps: 0, wanted: can_capture(device), most }
     }
 
     /// Appends a token to each text by a replay, and returns the logits of the next. None: the caller does so. `lengths` are the
@@ -51,20 +70,63 @@ impl Replays {
         lengths: &[usize],
         cache: &mut DecoderCache,
     ) -> Option<Tensor<2>> {
-        let longest = lengths.iter().copied().max()?;
-        if self.recorded.as_ref().is_some_and(|recorded| longest >= recorded.room) {
+        self.n_steps += 1;
+        self.prepare(model, lengths, cache, None);
+        let logits = self.recorded.as_mut()?.replay(ids);
+        self.or_leave(logits, lengths, cache)
+    }
+
+    /// Appends `ids` and then the likeliest token that is not in `never`, `n` times in all, and returns the likeliest tokens, `[B, n]`.
+    /// None: the caller does so.
+    pub(super) fn follow(
+        &mut self,
+        model: &DecoderOnly,
+        ids: &Tensor<1, Int>,
+        n: usize,
+        lengths: &[usize],
+        cache: &mut DecoderCache,
+        never: &ColumnSet,
+    ) -> Option<Tensor<2, Int>> {
+        self.n_steps += n;
+        self.prepare(model, lengths, cache, Some((never, n)));
+        let chosen = self.recorded.as_mut()?.follow(ids, n, lengths)?;
+        self.or_leave(chosen, lengths, cache)
+    }
+
+    /// Makes a recording if it is time for one, with room for `n` further positions. It chooses tokens if there are some that it must
+    /// not choose.
+    fn prepare(
+        &mut self,
+        model: &DecoderOnly,
+        lengths: &[usize],
+        cache: &mut DecoderCache,
+        choice: Option<(&ColumnSet, usize)>,
+    ) {
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let end = longest + choice.map_or(1, |(_, n)| n);
+        // The device counts up to the last position of the room.
+        if self.recorded.as_ref().is_some_and(|recorded| end >= recorded.room) {
             self.leave(lengths, cache);
         }
-        self.n_steps += 1;
         if self.recorded.is_none() && self.wanted && self.n_steps > STEPS_BEFORE {
-            self.recorded = Recorded::new(model, cache, longest).ok().map(Box::new);
+            let room = (end + 1).max(self.most.min(WHOLE)).next_multiple_of(ROOM);
+            self.recorded = Recorded::new(model, cache, room, choice.map(|(never, _)| never)).ok().map(Box::new);
             self.wanted = self.recorded.is_some();
         }
-        self.recorded.as_mut()?.replay(ids).map(Some).unwrap_or_else(|_| {
+    }
+
+    /// Leaves a recording that cannot be replayed.
+    fn or_leave<T>(
+        &mut self,
+        result: Result<T, CaptureError>,
+        lengths: &[usize],
+        cache: &mut DecoderCache,
+    ) -> Option<T> {
+        if result.is_err() {
             self.leave(lengths, cache);
             self.wanted = false;
-            None
-        })
+        }
+        result.ok()
     }
 
     /// Goes on with some of the texts. Returns whether that is all there is to do; otherwise `cache` has all texts.
@@ -100,23 +162,38 @@ impl Replays {
 }
 
 impl Recorded {
-    /// Records the step of as many texts as `cache` has, the longest of `longest` positions, and copies them.
-    fn new(model: &DecoderOnly, cache: &DecoderCache, longest: usize) -> Result<Self, CaptureError> {
+    /// Records the step of as many texts as `cache` has, each with `room` positions, and copies them. The step chooses a token that is not
+    /// in `never`, if there is such a set.
+    fn new(
+        model: &DecoderOnly,
+        cache: &DecoderCache,
+        room: usize,
+        never: Option<&ColumnSet>,
+    ) -> Result<Self, CaptureError> {
         let (n, most) = (cache.batch_size(), model.config().max_positions);
-        let room = (longest + 1).next_multiple_of(ROOM);
         let mut state = cache.fixed(room, most);
         let device = state.device();
         let zeros = Tensor::<1, Int>::zeros([n], (&device, DType::I32));
         let ids = overwrite(zeros.clone(), zeros);
+
         let work = {
             let (model, state, ids) = (model.clone(), state.clone(), ids.clone());
+            let chosen = Tensor::<2, Int>::zeros([n, room], (&device, DType::I32));
+            let choice = never.cloned().map(|never| (never, overwrite(chosen.clone(), chosen)));
             move || {
                 let mut state = state.clone();
-                (model.decode_step(ids.clone(), &mut state), state)
+                let logits = model.decode_step(ids.clone(), &mut state);
+                let Some((never, chosen)) = &choice else {
+                    return Written { logits, chosen: None, _state: state, _ids: ids.clone() };
+                };
+                let next = likeliest(logits.clone(), never);
+                let counted = state.lengths().expect("texts count their positions").clone();
+                let chosen = overwrite_numbers(chosen.clone(), next.clone(), counted);
+                Written { logits, chosen: Some(chosen), _state: state, _ids: overwrite(ids.clone(), next) }
             }
         };
         // Rehearsals and recording see empty texts; the texts come afterwards.
-        let (captured, _) = capture(&device, work, |_| ())?;
+        let captured = capture_step(&device, work)?;
         state.refill(cache);
         Ok(Self { captured, state, ids, room, rows: (0..n).collect() })
     }
@@ -124,16 +201,46 @@ impl Recorded {
     /// # Shapes
     /// - `ids`: `[B]`; result `[B, V]`
     fn replay(&mut self, ids: &Tensor<1, Int>) -> Result<Tensor<2>, CaptureError> {
-        let ([n], device) = (self.ids.dims(), ids.device());
-        if self.rows.len() == n {
-            self.ids = overwrite(self.ids.clone(), ids.clone());
-            return Ok(self.captured.replay()?.0.clone());
+        self.read(ids);
+        let logits = self.captured.replay()?.logits.clone();
+        if self.rows.len() == self.ids.dims()[0] {
+            return Ok(logits);
         }
-        // Rows without a text read the token of the first one.
-        let mut from = vec![0; n];
-        self.rows.iter().enumerate().for_each(|(text, &row)| from[row] = text as i32);
-        self.ids = overwrite(self.ids.clone(), ids.clone().select(0, int_tensor(from, &device)));
-        let rows = int_tensor(self.rows.iter().map(|&row| row as i32).collect(), &device);
-        Ok(self.captured.replay()?.0.clone().select(0, rows))
+        Ok(logits.select(0, int_tensor(self.rows.iter().map(|&row| row as i32).collect(), &ids.device())))
+    }
+
+    /// See [`Replays::follow`]. None: the step does not choose.
+    fn follow(
+        &mut self,
+        ids: &Tensor<1, Int>,
+        n: usize,
+        lengths: &[usize],
+    ) -> Option<Result<Tensor<2, Int>, CaptureError>> {
+        self.captured.output().chosen.as_ref()?;
+        self.read(ids);
+        let mut replayed = Ok(());
+        for _ in 0..n {
+            replayed = replayed.and_then(|()| self.captured.replay().map(|_| ()));
+        }
+        let all = self.captured.output().chosen.clone()?;
+        let places = self.rows.iter().zip(lengths).flat_map(|(row, len)| {
+            let first = row * self.room + len + 1;
+            (first..first + n).map(|place| place as i32)
+        });
+        let places = int_tensor(places.collect(), &ids.device());
+        let [rows, room] = all.dims();
+        Some(replayed.map(|()| all.reshape([rows * room]).select(0, places).reshape([lengths.len(), n])))
+    }
+
+    /// Overwrites the tokens that the step reads. Rows without a text read the token of the first one.
+    fn read(&mut self, ids: &Tensor<1, Int>) {
+        let ([n], device) = (self.ids.dims(), ids.device());
+        let mut ids = ids.clone();
+        if self.rows.len() < n {
+            let mut from = vec![0; n];
+            self.rows.iter().enumerate().for_each(|(text, &row)| from[row] = text as i32);
+            ids = ids.select(0, int_tensor(from, &device));
+        }
+        self.ids = overwrite(self.ids.clone(), ids);
     }
 }

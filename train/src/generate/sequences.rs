@@ -10,7 +10,7 @@ use kiln_model::{DecoderCache, DecoderOnly, EncoderDecoder, Prompts};
 
 use super::GenerateError;
 use super::bans::Bans;
-use super::batching::{SourceBatch, int_tensor};
+use super::batching::{SourceBatch, int_tensor, likeliest};
 use super::recorded::Replays;
 use crate::config::{GenerateConfig, SpecialTokens};
 
@@ -22,6 +22,11 @@ pub trait Sequences {
     /// Appends one token to every row (`[B]`) and returns the logits of the next, `[B, V]`.
     fn step(&mut self, ids: Tensor<1, Int>) -> Tensor<2>;
 
+    /// Appends `ids` and then the likeliest token that is not in `never`, `n` times in all, and returns the likeliest tokens, `[B, n]`.
+    fn follow(&mut self, ids: Tensor<1, Int>, n: usize, never: &ColumnSet) -> Tensor<2, Int> {
+        one_by_one(self, ids, n, never)
+    }
+
     /// Replaces row i by the former row `rows[i]`. This drops rows, and copies a row that occurs several times.
     fn select(&mut self, rows: &[usize]);
 
@@ -29,9 +34,28 @@ pub trait Sequences {
     fn reorder_beams(&mut self, rows: &[usize]);
 }
 
+/// [`Sequences::follow`] by [`Sequences::step`].
+fn one_by_one<S: Sequences + ?Sized>(
+    sequences: &mut S,
+    mut ids: Tensor<1, Int>,
+    n: usize,
+    never: &ColumnSet,
+) -> Tensor<2, Int> {
+    let mut tokens = Vec::with_capacity(n);
+    for _ in 0..n {
+        ids = likeliest(sequences.step(ids), never);
+        tokens.push(ids.clone());
+    }
+    Tensor::stack(tokens, 1)
+}
+
 impl<S: Sequences> Sequences for &mut S {
     fn step(&mut self, ids: Tensor<1, Int>) -> Tensor<2> {
         (**self).step(ids)
+    }
+
+    fn follow(&mut self, ids: Tensor<1, Int>, n: usize, never: &ColumnSet) -> Tensor<2, Int> {
+        (**self).follow(ids, n, never)
     }
 
     fn select(&mut self, rows: &[usize]) {
@@ -205,11 +229,11 @@ impl<'a> Texts<'a> {
     /// Reads `prompts`, which have `lengths` tokens, and begins one continuation for each.
     pub fn begin(model: &'a DecoderOnly, prompts: &Prompts, lengths: Vec<usize>, limits: Vec<usize>) -> Begun<Self> {
         let (logits, cache) = model.prefill(prompts.ids.clone(), prompts.lengths.clone());
-        let lengths = lengths.into_iter().map(|len| len + model.config().prompt_tokens).collect();
+        let lengths: Vec<usize> = lengths.into_iter().map(|len| len + model.config().prompt_tokens).collect();
         let [n_computed] = prompts.ids.dims();
         let device = prompts.ids.device();
-        let texts = Self { model, cache, replays: Replays::on(&device), device, lengths, n_computed };
-        Begun { sequences: texts, logits, limits }
+        let replays = Replays::on(&device, &lengths, &limits);
+        Begun { sequences: Self { model, cache, replays, device, lengths, n_computed }, logits, limits }
     }
 
     /// [`Self::begin`] with a single prompt, of which `cache` has computed the first `keep` tokens.
@@ -225,8 +249,8 @@ impl<'a> Texts<'a> {
         let logits = model.extend(prompt.ids.clone().narrow(0, keep, n_computed), before + keep, &mut cache);
         let lengths = vec![before + prompt.len];
         let device = prompt.ids.device();
-        let texts = Self { model, cache, replays: Replays::on(&device), device, lengths, n_computed };
-        Begun { sequences: texts, logits, limits: vec![limit] }
+        let replays = Replays::on(&device, &lengths, &[limit]);
+        Begun { sequences: Self { model, cache, replays, device, lengths, n_computed }, logits, limits: vec![limit] }
     }
 
     /// The keys and values so far.
@@ -242,6 +266,16 @@ impl Sequences for Texts<'_> {
         self.lengths.iter_mut().for_each(|len| *len += 1);
         self.n_computed += self.lengths.len();
         replayed.unwrap_or_else(|| self.model.decode_step(ids, &mut self.cache))
+    }
+
+    fn follow(&mut self, ids: Tensor<1, Int>, n: usize, never: &ColumnSet) -> Tensor<2, Int> {
+        let replays = &mut self.replays;
+        if let Some(tokens) = replays.follow(self.model, &ids, n, &self.lengths, &mut self.cache, never) {
+            self.lengths.iter_mut().for_each(|len| *len += n);
+            self.n_computed += n * self.lengths.len();
+            return tokens;
+        }
+        one_by_one(self, ids, n, never)
     }
 
     fn select(&mut self, rows: &[usize]) {

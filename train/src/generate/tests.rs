@@ -1,6 +1,7 @@
 mod batches;
 mod beam;
 mod conversation;
+mod recorded;
 mod text;
 mod transformers;
 

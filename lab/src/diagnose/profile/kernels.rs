@@ -79,7 +79,7 @@ const GROUPS: [Group; 35] = [
     group("labelled rows", &["labelled rows"], &["labelled_rows_kernel"]),
     group("row sums", &["row sums"], &["sum_kernel"]),
     group("row argmax", &["row argmax"], &["argmax_kernel"]),
-    group("likeliest columns", &["likeliest columns"], &["likeliest_kernel"]),
+    group("likeliest columns", &["likeliest columns"], &["likeliest_kernel", "best_of_parts", "best_part"]),
     group("attention of a step", &["attention of a step"], &["step_kernel"]),
     group("flat gradients", &["flat gradients"], &["gather"]),
     group("norm of the gradient", &["norm of the gradient"], &["prepare"]),

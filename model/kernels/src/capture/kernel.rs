@@ -1,18 +1,22 @@
 //! Overwriting a tensor on CubeCL devices.
 
 use burn::backend::cubecl::dtype_to_storage_type;
+use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::reshape;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::OverwriteOps;
+use crate::gpu::early::{self, begin};
 use crate::gpu::memory::{in_rows, row_pitch, vector_width};
 
 const UNITS: u32 = 256;
 
 #[cube(launch_unchecked)]
-fn copy<E: Numeric>(source: &[E], target: &mut [E], n: u32, #[define(E)] _dtype: ElemType) {
+fn copy<E: Numeric>(source: &[E], target: &mut [E], n: u32, #[comptime] is_early: bool, #[define(E)] _dtype: ElemType) {
+    begin(is_early);
     let at = ABSOLUTE_POS;
     if at < n as usize {
         target[at] = source[at];
@@ -21,15 +25,17 @@ fn copy<E: Numeric>(source: &[E], target: &mut [E], n: u32, #[define(E)] _dtype:
 
 /// Writes a vector of a row into its matrix. Rows begin every `pitch` vectors, and a matrix has `len` rows.
 #[cube(launch_unchecked)]
-fn put_rows<F: Float, N: Size>(
-    rows: &[Vector<F, N>],
+fn put_rows<E: Numeric, N: Size>(
+    rows: &[Vector<E, N>],
     at: &[i32],
-    target: &mut [Vector<F, N>],
+    target: &mut [Vector<E, N>],
     width: u32,
     pitch: u32,
     len: u32,
-    #[define(F)] _dtype: ElemType,
+    #[comptime] is_early: bool,
+    #[define(E)] _dtype: ElemType,
 ) {
+    begin(is_early);
     let (row, vector) = (CUBE_POS_Y, CUBE_POS_X * UNITS + UNIT_POS);
     let place = at[row as usize] as u32;
     if vector < width && place < len {
@@ -42,6 +48,7 @@ fn put_rows<F: Float, N: Size>(
 fn overwritten(target: CubeTensor, source: CubeTensor) -> CubeTensor {
     assert!(target.is_contiguous(), "only a contiguous tensor can be overwritten");
     let (source, n) = (into_contiguous(source), target.meta.shape().num_elements());
+    let is_early = early::is_wanted(&target.client);
     // SAFETY: both have `n` elements; threads beyond do nothing.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
@@ -52,8 +59,47 @@ fn overwritten(target: CubeTensor, source: CubeTensor) -> CubeTensor {
             source.into_buffer_arg(),
             target.clone().into_buffer_arg(),
             n as u32,
+            is_early,
             dtype_to_storage_type(target.dtype),
         );
+    }
+    if is_early {
+        early::launched(&target);
+    }
+    target
+}
+
+/// Writes `rows`, `[B, W]`, into `target`, which is `[B, S, W]` in memory.
+fn put(target: CubeTensor, rows: CubeTensor, at: CubeTensor, [b, len, columns]: [usize; 3]) -> CubeTensor {
+    let target = into_contiguous(target);
+    let start = rows.handle.offset_start.unwrap_or(0) as usize / rows.dtype.size();
+    let width = vector_width(columns, rows.dtype).min(vector_width(row_pitch(&rows), rows.dtype));
+    let rows = if in_rows(&rows) && start.is_multiple_of(width) { rows } else { into_contiguous(rows) };
+    let (pitch, dtype) = (row_pitch(&rows), dtype_to_storage_type(rows.dtype));
+    let width = width.min(vector_width(pitch, rows.dtype));
+    let vectors = (columns / width) as u32;
+    let is_early = early::is_wanted(&target.client);
+
+    // SAFETY: a vector of a row for each thread, within its matrix; threads beyond do nothing.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        put_rows::launch_unchecked(
+            &target.client,
+            CubeCount::Static(vectors.div_ceil(UNITS), b as u32, 1),
+            CubeDim::new_1d(UNITS),
+            width,
+            rows.into_buffer_arg(),
+            into_contiguous(at).into_buffer_arg(),
+            target.clone().into_buffer_arg(),
+            vectors,
+            (pitch / width) as u32,
+            len as u32,
+            is_early,
+            dtype,
+        );
+    }
+    if is_early {
+        early::launched(&target);
     }
     target
 }
@@ -68,33 +114,13 @@ impl OverwriteOps for CubeBackend {
     }
 
     fn overwrite_rows(target: CubeTensor, rows: CubeTensor, at: CubeTensor) -> CubeTensor {
-        let target = into_contiguous(target);
         let [b, len, columns] = [target.meta.shape()[0], target.meta.shape()[1], target.meta.shape()[2]];
-        let start = rows.handle.offset_start.unwrap_or(0) as usize / rows.dtype.size();
-        let width = vector_width(columns, rows.dtype).min(vector_width(row_pitch(&rows), rows.dtype));
-        let rows = if in_rows(&rows) && start.is_multiple_of(width) { rows } else { into_contiguous(rows) };
-        let (pitch, dtype) = (row_pitch(&rows), dtype_to_storage_type(rows.dtype));
-        let width = width.min(vector_width(pitch, rows.dtype));
-        let vectors = (columns / width) as u32;
+        put(target, rows, at, [b, len, columns])
+    }
 
-        // SAFETY: a vector of a row for each thread, within its matrix; threads beyond do nothing.
-        #[expect(unsafe_code, reason = "launching without bounds checks")]
-        unsafe {
-            put_rows::launch_unchecked(
-                &target.client,
-                CubeCount::Static(vectors.div_ceil(UNITS), b as u32, 1),
-                CubeDim::new_1d(UNITS),
-                width,
-                rows.into_buffer_arg(),
-                into_contiguous(at).into_buffer_arg(),
-                target.clone().into_buffer_arg(),
-                vectors,
-                (pitch / width) as u32,
-                len as u32,
-                dtype,
-            );
-        }
-        target
+    fn overwrite_numbers(target: CubeTensor, numbers: CubeTensor, at: CubeTensor) -> CubeTensor {
+        let [b, len] = [target.meta.shape()[0], target.meta.shape()[1]];
+        put(target, reshape(numbers, Shape::new([b, 1])), at, [b, len, 1])
     }
 }
 
@@ -112,10 +138,10 @@ pub(super) mod tests {
         KERNELS.get_or_init(|| {
             let (b, dtype) = (buffer, dtype_to_storage_type(DType::I32));
             let (launch, properties, target) = settings(UNITS);
-            let kernel = copy::Copy::new(launch, properties, target, b(), b(), (), dtype);
+            let kernel = copy::Copy::new(launch, properties, target, b(), b(), (), false, dtype);
             let (launch, properties, target) = settings(UNITS);
             let bf16 = dtype_to_storage_type(DType::BF16);
-            let rows = put_rows::PutRows::new(launch, properties, target, b(), b(), b(), (), (), (), 8, bf16);
+            let rows = put_rows::PutRows::new(launch, properties, target, b(), b(), b(), (), (), (), 8, true, bf16);
             vec![Compiled::new("capture/overwrite/i32", kernel), Compiled::new("capture/rows/bf16", rows)]
         })
     }

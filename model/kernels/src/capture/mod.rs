@@ -29,7 +29,7 @@ use std::thread::{self, ThreadId};
 
 use burn::backend::{Backend, BackendTypes, Dispatch};
 use burn::tensor::{DType, Device, Int, Tensor};
-use ops::OverwriteOps;
+pub(crate) use ops::OverwriteOps;
 
 use crate::settings::{has_kernels, is_cuda};
 
@@ -108,13 +108,36 @@ pub fn apart<T>(work: impl FnOnce() -> T) -> T {
 /// before, except for tensors that the recorded run overwrote in place.
 pub fn capture<T, R>(
     device: &Device,
+    work: impl FnMut() -> T + Send + 'static,
+    inspect: impl FnMut(&T) -> R,
+) -> Result<(Captured<T>, [R; 2]), CaptureError> {
+    record(device, work, inspect, || ())
+}
+
+/// [`capture`] of a step of a few rows, whose kernels are short: on Hopper they start before the kernel in front of them has ended.
+///
+/// # Errors
+/// See [`capture`].
+pub fn capture_step<T>(device: &Device, work: impl FnMut() -> T + Send + 'static) -> Result<Captured<T>, CaptureError> {
+    #[cfg(feature = "cuda")]
+    let begin = crate::gpu::early::Recording::new;
+    #[cfg(not(feature = "cuda"))]
+    let begin = || ();
+    record(device, work, |_| (), begin).map(|(captured, _)| captured)
+}
+
+/// [`capture`], during which the result of `begin` lives.
+fn record<T, R, G>(
+    device: &Device,
     mut work: impl FnMut() -> T + Send + 'static,
     mut inspect: impl FnMut(&T) -> R,
+    begin: impl FnOnce() -> G,
 ) -> Result<(Captured<T>, [R; 2]), CaptureError> {
     if !can_capture(device) {
         return Err(CaptureError::new("only CUDA devices have graphs: the CPU and other backends compute eagerly"));
     }
     let _alone = lock();
+    let _begun = begin();
     let device = device.clone().inner();
     let handle = device.as_dispatch();
     Dispatch::graph_prepare(handle).map_err(CaptureError::new)?;
@@ -145,6 +168,11 @@ pub fn capture<T, R>(
 }
 
 impl<T> Captured<T> {
+    /// What [`Self::replay`] returns, without a replay.
+    pub fn output(&self) -> &T {
+        &self.output
+    }
+
     /// Enqueues the recorded work again and returns its results. Each replay overwrites their buffers: copy what you
     /// want to keep before the next one.
     ///
@@ -212,4 +240,22 @@ pub fn overwrite_rows(target: Tensor<3>, rows: Tensor<2>, at: Tensor<1, Int>) ->
     }
     let at = at.cast(DType::I32).into_dispatch();
     Tensor::from_dispatch(Dispatch::overwrite_rows(target.into_dispatch(), rows.into_dispatch(), at))
+}
+
+/// [`overwrite_rows`] of one whole number in each row of `target`, all of them i32.
+///
+/// # Shapes
+/// - `target`: `[B, S]`
+/// - `numbers`, `at`: `[B]`
+///
+/// # Panics
+/// If shapes or dtypes do not fit.
+pub fn overwrite_numbers(target: Tensor<2, Int>, numbers: Tensor<1, Int>, at: Tensor<1, Int>) -> Tensor<2, Int> {
+    let ([b, s], dtypes) = (target.dims(), [target.dtype(), numbers.dtype(), at.dtype()]);
+    assert_eq!((numbers.dims(), at.dims(), dtypes), ([b], [b], [DType::I32; 3]), "numbers for [{b}, {s}]");
+    if !has_kernels(&target.device()) {
+        return reference::overwrite_numbers(target, numbers, at);
+    }
+    let (numbers, at) = (numbers.into_dispatch(), at.into_dispatch());
+    Tensor::from_dispatch(Dispatch::overwrite_numbers(target.into_dispatch(), numbers, at))
 }

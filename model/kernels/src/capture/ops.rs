@@ -2,6 +2,7 @@
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
+use burn::tensor::TensorData;
 use burn_flex::{Flex, FlexTensor};
 
 use crate::host::{change, ints, view};
@@ -20,6 +21,10 @@ pub(crate) trait OverwriteOps: Backend {
     /// i32. A row at S or beyond is left out.
     #[fusion(dtype = target, shape = target)]
     fn overwrite_rows(target: FloatTensor<Self>, rows: FloatTensor<Self>, at: IntTensor<Self>) -> FloatTensor<Self>;
+
+    /// The same for a whole number in each row of `target`, `[B, S]`. `numbers` are i32, `[B]`.
+    #[fusion(dtype = target, shape = target)]
+    fn overwrite_numbers(target: IntTensor<Self>, numbers: IntTensor<Self>, at: IntTensor<Self>) -> IntTensor<Self>;
 }
 
 impl OverwriteOps for Flex {
@@ -41,5 +46,16 @@ impl OverwriteOps for Flex {
                 }
             }
         })
+    }
+
+    fn overwrite_numbers(target: FlexTensor, numbers: FlexTensor, at: FlexTensor) -> FlexTensor {
+        let shape = target.layout().shape().clone();
+        let mut all = ints(target);
+        for ((row, number), at) in all.chunks_exact_mut(shape[1]).zip(ints(numbers)).zip(ints(at)) {
+            if let Some(place) = row.get_mut(at as usize) {
+                *place = number;
+            }
+        }
+        FlexTensor::from_data(TensorData::new(all, shape))
     }
 }

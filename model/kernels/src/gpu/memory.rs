@@ -67,11 +67,12 @@ pub(crate) fn addressable(matrix: CubeTensor) -> CubeTensor {
     copy
 }
 
+/// Whether `tensor` begins at a multiple of 16 bytes.
+pub(crate) fn starts_aligned(tensor: &CubeTensor) -> bool {
+    (tensor.handle.offset_start.unwrap_or(0) as usize).is_multiple_of(ROW_ALIGNMENT)
+}
+
 /// Returns `vector`, or a copy if it does not begin at a multiple of 16 bytes.
 pub(crate) fn aligned(vector: CubeTensor) -> CubeTensor {
-    if (vector.handle.offset_start.unwrap_or(0) as usize).is_multiple_of(ROW_ALIGNMENT) {
-        vector
-    } else {
-        copy_contiguous(vector)
-    }
+    if starts_aligned(&vector) { vector } else { copy_contiguous(vector) }
 }

@@ -34,6 +34,9 @@ impl LikeliestOps for Flex {
             excluded.iter().for_each(|&column| possible[column] = f32::NEG_INFINITY);
             let mut best = select(possible, k);
             let largest = best[0].0;
+            if largest == f32::NEG_INFINITY {
+                return best;
+            }
             let log_sum = exponentials(possible, largest).ln();
             best.iter_mut().for_each(|(value, _)| *value = *value - largest - log_sum);
             best

@@ -30,8 +30,18 @@ fn found(logits: Tensor<2>, excluded: &[u32], k: usize) -> (Vec<f32>, Vec<f32>) 
 fn the_likeliest_columns_equal_those_of_a_sort_in_f64() {
     for (name, device) in devices() {
         for dtype in [DType::F32, DType::BF16] {
-            for [rows, columns, k] in [[1, 1, 1], [3, 7, 9], [2, 130, 8], [2, 5001, 12], [5, 37_000, 8], [1, 4096, 40]]
-            {
+            let shapes = [
+                [1, 1, 1],
+                [3, 7, 9],
+                [2, 130, 8],
+                [2, 5001, 12],
+                [5, 37_000, 8],
+                [1, 4096, 40],
+                [3, 2049, 1],
+                [7, 50_257, 1],
+                [2, 262_144, 1],
+            ];
+            for [rows, columns, k] in shapes {
                 // Values repeat, so that there are ties.
                 let numbers: Vec<f32> = values(rows * columns, 3).into_iter().map(|x| 4.0 * x).collect();
                 let excluded: Vec<u32> = [0, 1, 36, 4095].into_iter().filter(|c| *c + 1 < columns as u32).collect();
@@ -51,14 +61,15 @@ fn the_likeliest_columns_equal_those_of_a_sort_in_f64() {
 #[test]
 fn a_row_has_the_same_bits_alone_and_among_others() {
     for (name, device) in devices() {
-        let (rows, columns) = (70, 1000);
-        let logits = tensor(&values(rows * columns, 9), [rows, columns], DType::F32, &device);
-        let (log_probs, places) = found(logits.clone(), &[3], 6);
-        for row in [0, 31, 69] {
-            let (alone, place) = found(logits.clone().narrow(0, row, 1), &[3], 6);
-            let among = |all: &[f32]| all[6 * row..6 * row + 6].iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            let bits = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert_eq!((bits(&alone), bits(&place)), (among(&log_probs), among(&places)), "row {row} on {name}");
+        for (rows, columns, k) in [(70, 1000, 6), (70, 5000, 1)] {
+            let logits = tensor(&values(rows * columns, 9), [rows, columns], DType::F32, &device);
+            let (log_probs, places) = found(logits.clone(), &[3], k);
+            for row in [0, 31, 69] {
+                let (alone, place) = found(logits.clone().narrow(0, row, 1), &[3], k);
+                let among = |all: &[f32]| all[k * row..k * row + k].iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                let bits = |all: &[f32]| all.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!((bits(&alone), bits(&place)), (among(&log_probs), among(&places)), "row {row} on {name}");
+            }
         }
     }
 }
@@ -69,6 +80,14 @@ fn nan_is_never_chosen() {
         let logits = tensor(&[f32::NAN, 1.0, 2.0, f32::NAN], [1, 4], DType::F32, &device);
         let (_, columns) = found(logits, &[], 2);
         assert_eq!(columns, [2.0, 1.0], "{name}");
+
+        let mut numbers = vec![f32::NAN; 5000];
+        numbers[4500] = 1.0;
+        let (_, columns) = found(tensor(&numbers, [1, 5000], DType::F32, &device), &[], 1);
+        assert_eq!(columns, [4500.0], "a long row on {name}");
+        let all: Vec<u32> = (0..5000).collect();
+        let (log_probs, columns) = found(tensor(&vec![0.0; 5000], [1, 5000], DType::F32, &device), &all, 1);
+        assert_eq!((log_probs[0], columns[0]), (f32::NEG_INFINITY, 0.0), "a row without possible columns on {name}");
     }
 }
 

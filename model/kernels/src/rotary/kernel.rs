@@ -9,6 +9,7 @@ use cubecl::prelude::*;
 
 use super::ops::{RotaryOps, RotarySpec};
 use crate::calls;
+use crate::gpu::early::{self, begin};
 use crate::gpu::memory::{empty_like, vector_width};
 
 const UNITS: u32 = 128;
@@ -25,6 +26,8 @@ struct RotaryConfig {
     heads_of_thread: u32,
     /// Vectors of a row.
     row_vectors: u32,
+    /// See [`crate::gpu::early`].
+    early: bool,
 }
 
 impl RotaryConfig {
@@ -48,7 +51,8 @@ fn rotate<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let unit = ABSOLUTE_POS as u32;
-    let RotaryConfig { vectors, n_rotated_heads, heads_of_thread, row_vectors } = comptime![config];
+    let RotaryConfig { vectors, n_rotated_heads, heads_of_thread, row_vectors, early } = comptime![config];
+    begin(early);
     let parts = comptime![config.threads_of_pair()];
     if unit < total {
         let row = unit / comptime![vectors * parts];
@@ -101,6 +105,7 @@ impl RotaryOps for CubeBackend {
             n_rotated_heads,
             heads_of_thread: if rows <= FEW_ROWS { n_rotated_heads.min(1) } else { n_rotated_heads },
             row_vectors: (columns / width) as u32,
+            early: early::is_wanted(&y.client),
         };
         let total = (rows * half / width) as u32 * config.threads_of_pair();
         debug_assert_eq!(positions.dtype, DType::I32);
@@ -122,6 +127,9 @@ impl RotaryOps for CubeBackend {
                 config,
                 dtype,
             );
+        }
+        if config.early {
+            early::launched(&y);
         }
         y
     }

@@ -1,10 +1,12 @@
 //! Attention of a step on the CPU: a thread takes a row, and reads its keys once for all heads.
 
+use burn::tensor::TensorData;
 use burn_flex::{Flex, FlexTensor};
 use rayon::prelude::*;
 
 use super::ops::{StepAttentionOps, StepSpec};
 use crate::calls;
+use crate::capture::OverwriteOps;
 use crate::host::vector::{dot, exponentials, max, vectorized_fn};
 use crate::host::{ints, tensor, view};
 
@@ -37,6 +39,24 @@ impl StepAttentionOps for Flex {
             },
         );
         tensor(out, [rows, out_width], query.dtype())
+    }
+
+    fn append_and_attend(
+        qkv: FlexTensor,
+        key_value: FlexTensor,
+        lengths: FlexTensor,
+        spec: StepSpec,
+    ) -> (FlexTensor, FlexTensor) {
+        let [rows, columns] = [qkv.layout().shape()[0], qkv.layout().shape()[1]];
+        let width = 2 * spec.n_kv_heads * spec.head_dim;
+        let new = view(&qkv).chunks_exact(columns).flat_map(|row| row[columns - width..].to_vec()).collect();
+        let last = ints(lengths.clone()).iter().map(|length| length - 1).collect::<Vec<_>>();
+        let whole = |numbers: Vec<i32>, shape: &[usize]| FlexTensor::from_data(TensorData::new(numbers, shape));
+
+        let new = tensor(new, [rows, width], key_value.dtype());
+        let key_value = Self::overwrite_rows(key_value, new, whole(last, &[rows]));
+        let places = whole((0..rows as i32).collect(), &[rows, 1]);
+        (Self::step_attention(qkv, key_value.clone(), places, lengths, spec), key_value)
     }
 }
 

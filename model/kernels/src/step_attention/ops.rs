@@ -1,5 +1,7 @@
 //! Attention of a step as a backend extension.
 
+#[cfg(feature = "cuda")]
+use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
 #[cfg(feature = "cuda")]
@@ -35,4 +37,16 @@ pub(crate) trait StepAttentionOps: Backend {
         lengths: IntTensor<Self>,
         spec: StepSpec,
     ) -> FloatTensor<Self>;
+
+    /// Returns `[R, H * K]` and `key_value`, see [`super::append_and_attend`]; in the buffer of `key_value` where the backend can.
+    /// Lengths are i32.
+    #[fusion(meta = |qkv, key_value, _lengths, spec| {
+        (TensorSpec::new(Shape::new([qkv.shape[0], spec.n_heads * spec.head_dim]), qkv.dtype), key_value.clone())
+    })]
+    fn append_and_attend(
+        qkv: FloatTensor<Self>,
+        key_value: FloatTensor<Self>,
+        lengths: IntTensor<Self>,
+        spec: StepSpec,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }

@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use super::{StepAttentionConfig, step_attention};
+use super::{StepAttentionConfig, append_and_attend, step_attention};
 use crate::Settings;
 use crate::testing::{devices, host, tensor, values};
 
@@ -64,9 +64,49 @@ fn cases() -> Vec<Case> {
         case(9, 3, 13, [8, 8], 64, false),
         case(4, 4, 40, [6, 2], 128, true),
         case(3, 2, 5, [4, 4], 32, false),
+        case(2, 2, 70, [2, 1], 256, false),
         divided(case(3, 3, 700, [12, 12], 64, false)),
         divided(case(2, 2, 90, [8, 2], 128, false)),
     ]
+}
+
+/// Appends the last position of `rows` of the case, and attends. Returns the result and the buffers.
+fn appended(case: &Case, dtype: DType, device: &Device, [from, to]: [usize; 2]) -> (Vec<f32>, Vec<f32>) {
+    let Case { rows, capacity, heads: [h, g], head_dim: k, .. } = *case;
+    let (columns, width) = ((h + 2 * g) * k, 2 * g * k);
+    let qkv = tensor(&values(rows * columns, 3), [rows, columns], dtype, device);
+    let key_value = tensor(&values(rows * capacity * width, 5), [rows * capacity, width], dtype, device);
+    let lengths = int((0..rows).map(|row| ((row + 1) * 31 % capacity + 1) as i32).collect(), [rows], device);
+    // A copy: the kernel writes there.
+    let own = key_value.narrow(0, from * capacity, (to - from) * capacity).add_scalar(0.0);
+    let (found, key_value) = append_and_attend(
+        qkv.narrow(0, from, to - from),
+        own.reshape([to - from, capacity, width]),
+        lengths.narrow(0, from, to - from),
+        &case.config(),
+    );
+    (host(found), host(key_value.reshape([-1])))
+}
+
+#[test]
+fn an_appended_position_is_attended_to_and_kept() {
+    for (name, device) in devices() {
+        for case in cases().into_iter().filter(|case| !case.per_position || case.capacity == 1) {
+            for (dtype, tolerance) in [(DType::F32, 2e-6), (DType::BF16, 8e-3)] {
+                let (found, kept) = appended(&case, dtype, &device, [0, case.rows]);
+                let reference = Settings { reference_operators: true, ..Settings::current() }.install();
+                let (wanted, buffers) = appended(&case, dtype, &Device::flex(), [0, case.rows]);
+                drop(reference);
+                assert_eq!(kept, buffers, "buffers: {dtype:?} on {name}");
+                let far = found.iter().zip(&wanted).find(|(found, wanted)| (*found - *wanted).abs() > tolerance);
+                assert_eq!(far, None, "{dtype:?} on {name}");
+
+                let width = case.heads[0] * case.head_dim;
+                let (alone, _) = appended(&case, dtype, &device, [case.rows - 1, case.rows]);
+                assert_eq!(alone, found[(case.rows - 1) * width..], "a row alone: {dtype:?} on {name}");
+            }
+        }
+    }
 }
 
 #[test]

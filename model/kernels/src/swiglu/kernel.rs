@@ -7,6 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::{Gate, SwigluOps, record};
+use crate::gpu::early::{self, begin};
 use crate::gpu::instruction::sigmoid;
 use crate::gpu::memory::{empty, empty_like, vector_width};
 
@@ -43,8 +44,10 @@ fn swiglu_forward<F: Float, N: Size>(
     total: u32,
     vectors: u32,
     #[comptime] by: Gate,
+    #[comptime] is_early: bool,
     #[define(F)] _dtype: ElemType,
 ) {
+    begin(is_early);
     let at = ABSOLUTE_POS;
     if at < total as usize {
         let from = gate_of(at, vectors);
@@ -87,6 +90,7 @@ impl SwigluOps for CubeBackend {
         let width = vector_width(f, x.dtype);
         let total = (m * f / width) as u32;
         let dtype = dtype_to_storage_type(x.dtype);
+        let is_early = early::is_wanted(&y.client);
 
         // SAFETY: units beyond the last vector of the result do nothing, and `x` has two vectors for each of it.
         #[expect(unsafe_code, reason = "launching without bounds checks")]
@@ -101,8 +105,12 @@ impl SwigluOps for CubeBackend {
                 total,
                 (f / width) as u32,
                 by,
+                is_early,
                 dtype,
             );
+        }
+        if is_early {
+            early::launched(&y);
         }
         y
     }
@@ -152,7 +160,7 @@ pub(super) mod tests {
             let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
             let compiled = [(Gate::Silu, "swiglu"), (Gate::Gelu, "geglu")].map(|(by, name)| {
                 let (l, p, t) = settings(UNITS);
-                let forward = swiglu_forward::SwigluForward::new(l, p, t, b(), b(), (), (), 8, by, dtype);
+                let forward = swiglu_forward::SwigluForward::new(l, p, t, b(), b(), (), (), 8, by, false, dtype);
                 let (l, p, t) = settings(UNITS);
                 let backward = swiglu_backward::SwigluBackward::new(l, p, t, b(), b(), b(), (), (), 8, by, dtype);
                 [

@@ -17,6 +17,7 @@ use super::sum::{COLUMNS, PLANES, RowsLaunch, SEGMENT, SUM_UNITS, SumsLaunch, ac
 use crate::dropout::kernel::DropArgsLaunch;
 use crate::dropout::{Dropping, Mask};
 use crate::embedding::ops::{EmbeddingOps, Lookup, record_gradient, record_lookup};
+use crate::gpu::early;
 use crate::gpu::memory::{empty, vector_width};
 use crate::gpu::scan::SCAN_UNITS;
 use crate::maybe::Maybe;
@@ -42,7 +43,8 @@ impl EmbeddingOps for CubeBackend {
         let width = vector_width(d, table.dtype);
         let vectors = (d / width) as u32;
         let Dropping { state, site, limit, scale } = Dropping::new(drop);
-        let config = LookupConfig { vectors, has_positions: positions.is_some(), is_dropped: state.is_some() };
+        let early = early::is_wanted(&out.client);
+        let config = LookupConfig { vectors, has_positions: positions.is_some(), is_dropped: state.is_some(), early };
         let drop = DropArgsLaunch::new(site, limit, scale);
         let call = CallLaunch::new(n as u32, lookup.length as u32, drop, lookup.scale);
         let dtype = dtype_to_storage_type(table.dtype);
@@ -65,6 +67,9 @@ impl EmbeddingOps for CubeBackend {
                 config,
                 dtype,
             );
+        }
+        if early {
+            early::launched(&out);
         }
         out
     }

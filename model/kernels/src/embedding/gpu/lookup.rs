@@ -3,6 +3,7 @@
 use cubecl::prelude::*;
 
 use crate::dropout::kernel::{DropArgs, keep_factors};
+use crate::gpu::early::begin;
 
 /// The numbers of a call.
 #[derive(CubeType, CubeLaunch)]
@@ -23,6 +24,8 @@ pub(super) struct LookupConfig {
     pub(super) vectors: u32,
     pub(super) has_positions: bool,
     pub(super) is_dropped: bool,
+    /// See [`crate::gpu::early`].
+    pub(super) early: bool,
 }
 
 /// Computes `dropout(scale * table[ids] + positions)`, one vector per thread. Without positions or dropout, `positions`
@@ -38,6 +41,7 @@ pub(super) fn look_up<F: Float, N: Size>(
     #[comptime] config: LookupConfig,
     #[define(F)] _dtype: ElemType,
 ) {
+    begin(config.early);
     let at = ABSOLUTE_POS as u32;
     let vectors = comptime![config.vectors];
     let row = at / vectors;

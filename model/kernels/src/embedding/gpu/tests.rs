@@ -35,7 +35,7 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
 
         for (name, dtype, vectors) in [("96-vectors-bf16", DType::BF16, 96), ("7-vectors-f32", DType::F32, 7)] {
             let dtype = dtype_to_storage_type(dtype);
-            let config = LookupConfig { vectors, has_positions: true, is_dropped: true };
+            let config = LookupConfig { vectors, has_positions: true, is_dropped: true, early: false };
             let (launch, properties, target) = settings(UNITS);
             #[rustfmt::skip]
             let lookup = look_up::LookUp::new(

@@ -1,8 +1,8 @@
 //! Products of a few rows, as decoding has them: the weights are read once, and memory is the bound.
 //!
 //! Tensor cores would wait: a tile of 128 rows would be nearly empty, and a few blocks would read all weights. Here many blocks read
-//! them, with several loads in flight. Weights `[K, N]`: a block takes 32 columns, and each of its threads eight rows of 512. Weights
-//! `[N, K]`: a warp takes four rows. Each row of the result is summed in the same order, whatever other rows there are.
+//! them, with several loads in flight. Weights `[K, N]`: a block takes 16 or 32 columns, and each of its threads eight rows at a time.
+//! Weights `[N, K]`: a warp takes four rows. Each row of the result is summed in the same order, whatever other rows there are.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
@@ -17,16 +17,18 @@ use super::shared::plan::has_kernel;
 use crate::activation::Activation;
 use crate::activation::gpu::activated;
 use crate::calls;
+use crate::gpu::early::{self, await_front, prefetch, start_next};
 use crate::gpu::memory::{addressable, aligned, row_pitch};
+use crate::gpu::occupancy::cubes_at_once;
 
 /// Most rows of a result.
 const MAX_ROWS: usize = 8;
-/// Vectors of a block's columns.
-const OCTS: u32 = 4;
 /// Rows of weights that a thread reads at once, as many as a vector of `a` has numbers.
 const OCT: u32 = 8;
 /// Rows of `[N, K]` weights per warp.
 const PER_WARP: u32 = 4;
+/// Bytes of weights that are light (`benches/results/2026-11-29-h200-decoding.md`).
+const LIGHT: usize = 8 << 20;
 
 type Oct<E> = Vector<E, Const<8>>;
 
@@ -35,7 +37,13 @@ type Oct<E> = Vector<E, Const<8>>;
 struct FewRows {
     /// Of a block.
     threads: u32,
+    /// Vectors of a block's columns.
+    octs: u32,
     rows: u32,
+    /// See [`crate::gpu::early`].
+    early: bool,
+    /// Whether the next kernel may start at once: all of them together prefetch less than the cache holds.
+    is_light: bool,
     bias: bool,
     residual: bool,
     activation: Option<Activation>,
@@ -44,6 +52,15 @@ struct FewRows {
 impl FewRows {
     fn warps(self) -> u32 {
         self.threads / 32
+    }
+
+    /// Blocks on a multiprocessor at a time, so that all blocks of wide weights run at once.
+    fn cubes(self) -> usize {
+        match (self.threads, self.rows) {
+            (256, 1 | 2) => 3,
+            (256, _) => 2,
+            _ => 1,
+        }
     }
 }
 
@@ -59,6 +76,43 @@ struct Sizes {
     out_pitch: u32,
 }
 
+/// Moves what a turn reads to the L2 cache, from row `first` on in the columns of vector `read`.
+#[cube]
+fn prefetch_rows<E: Float>(b: &[Oct<E>], first: u32, read: u32, sizes: &Sizes) {
+    // A prefetch has the bytes of two vectors.
+    if read % 2 == 0 && first < sizes.k {
+        #[unroll]
+        for i in 0..OCT {
+            let place = ((first + i) * sizes.b_pitch + read) as usize;
+            prefetch(&b[place..place + 1]);
+        }
+    }
+}
+
+/// Adds up what the lanes of a warp have of the same columns, and writes it to the warp's place.
+#[cube]
+fn share_parts(sums: &Array<Oct<f32>>, parts: &mut [Oct<f32>], #[comptime] cfg: FewRows) {
+    let (warp, oct) = (UNIT_POS / 32, UNIT_POS % cfg.octs);
+    #[unroll]
+    for row in 0..cfg.rows {
+        let mut sum = sums[comptime![row as usize]];
+        #[unroll]
+        for j in 0..8usize {
+            let mut x = sum.extract(j);
+            if comptime![cfg.octs == 2] {
+                x += plane_shuffle_xor(x, 2u32);
+            }
+            x += plane_shuffle_xor(x, 4u32);
+            x += plane_shuffle_xor(x, 8u32);
+            x += plane_shuffle_xor(x, 16u32);
+            sum.insert(j, x);
+        }
+        if UNIT_POS_PLANE < cfg.octs {
+            parts[((warp * cfg.rows + row) * cfg.octs + oct) as usize] = sum;
+        }
+    }
+}
+
 /// `out = epilogue(a · b + bias)` for weights `[K, N]`.
 #[cube(launch_unchecked)]
 fn few_rows_nn<E: Float>(
@@ -71,8 +125,9 @@ fn few_rows_nn<E: Float>(
     #[comptime] cfg: FewRows,
     #[define(E)] _dtype: ElemType,
 ) {
-    let oct = UNIT_POS % OCTS;
-    let column = CUBE_POS as u32 * OCTS + oct;
+    cubes_at_once(comptime![cfg.cubes()]);
+    let oct = UNIT_POS % cfg.octs;
+    let column = CUBE_POS as u32 * cfg.octs + oct;
     // Threads beyond the last column read it again and write nothing.
     let read = min(column, sizes.n - 1);
     let mut sums = Array::<Oct<f32>>::new(comptime![cfg.rows as usize]);
@@ -81,8 +136,20 @@ fn few_rows_nn<E: Float>(
         sums[comptime![row as usize]] = Oct::<f32>::zeroed();
     }
 
-    let mut first = UNIT_POS / OCTS * OCT;
+    let mut first = UNIT_POS / cfg.octs * OCT;
+    if comptime![cfg.early] {
+        if comptime![cfg.is_light] {
+            start_next();
+        }
+        prefetch_rows(b, first, read, &sizes);
+        await_front();
+        if comptime![!cfg.is_light] {
+            start_next();
+        }
+    }
+
     while first < sizes.k {
+        prefetch_rows(b, first + comptime![cfg.threads / cfg.octs * OCT], read, &sizes);
         let mut weights = Array::<Oct<E>>::new(comptime![OCT as usize]);
         #[unroll]
         for i in 0..OCT {
@@ -97,35 +164,19 @@ fn few_rows_nn<E: Float>(
                 sums[comptime![row as usize]] += weight * Oct::<f32>::new(x.extract(comptime![i as usize]));
             }
         }
-        first += comptime![cfg.threads / OCTS * OCT];
+        first += comptime![cfg.threads / cfg.octs * OCT];
     }
 
-    // The lanes of a warp that have the same columns, then the warps.
-    let mut parts = Shared::<[Oct<f32>]>::new_slice(comptime![(cfg.warps() * cfg.rows * OCTS) as usize]);
-    let warp = UNIT_POS / 32;
-    #[unroll]
-    for row in 0..cfg.rows {
-        let mut sum = sums[comptime![row as usize]];
-        #[unroll]
-        for j in 0..8usize {
-            let mut x = sum.extract(j);
-            x += plane_shuffle_xor(x, 4u32);
-            x += plane_shuffle_xor(x, 8u32);
-            x += plane_shuffle_xor(x, 16u32);
-            sum.insert(j, x);
-        }
-        if UNIT_POS_PLANE < OCTS {
-            parts[((warp * cfg.rows + row) * OCTS + oct) as usize] = sum;
-        }
-    }
+    let mut parts = Shared::<[Oct<f32>]>::new_slice(comptime![(cfg.warps() * cfg.rows * cfg.octs) as usize]);
+    share_parts(&sums, &mut parts, cfg);
     sync_cube();
 
-    let row = UNIT_POS / OCTS;
+    let row = UNIT_POS / cfg.octs;
     if row < cfg.rows && column < sizes.n {
         let mut result = Oct::<f32>::zeroed();
         #[unroll]
         for warp in 0..comptime![cfg.warps()] {
-            result += parts[((warp * cfg.rows + row) * OCTS + oct) as usize];
+            result += parts[((warp * cfg.rows + row) * cfg.octs + oct) as usize];
         }
         if comptime![cfg.bias] {
             result += Oct::<f32>::cast_from(bias[column as usize]);
@@ -157,6 +208,19 @@ fn few_rows_nt<E: Float>(
     #[unroll]
     for i in 0..PER_WARP * cfg.rows {
         sums[comptime![i as usize]] = 0.0f32;
+    }
+
+    if comptime![cfg.early] {
+        // What the first two turns read. A prefetch has the bytes of two vectors.
+        if 2 * lane < octs {
+            #[unroll]
+            for i in 0..PER_WARP {
+                let place = min(first + i, sizes.n - 1) as usize * sizes.b_pitch as usize + 2 * lane as usize;
+                prefetch(&b[place..place + 1]);
+            }
+        }
+        await_front();
+        start_next();
     }
 
     let mut at = lane;
@@ -195,10 +259,15 @@ fn few_rows_nt<E: Float>(
     }
 }
 
-/// Returns the threads of a block. Where the columns make few blocks, each reads more rows at once
-/// (`benches/results/2026-11-29-int8.md`). The order of sums follows, so that it depends on the weights alone.
-fn threads(layout: Layout, n: usize) -> u32 {
-    if layout == Layout::NN && n <= 4096 { 512 } else { 256 }
+/// Returns the threads of a block, and the vectors of its columns. Where the columns make few blocks, each reads more rows at once, and
+/// very few make narrower blocks (`benches/results/2026-11-29-h200-decoding.md`). The order of sums follows, so that it depends on the weights
+/// alone.
+fn block(layout: Layout, n: usize) -> (u32, u32) {
+    match layout {
+        Layout::NN if n <= 1024 => (512, 2),
+        Layout::NN if n <= 4096 => (512, 4),
+        _ => (256, 4),
+    }
 }
 
 /// Whether this kernel computes a product: of a few rows of 16-bit numbers, whose columns come in vectors.
@@ -241,8 +310,18 @@ pub(super) fn launch(
     };
     let _call = record_product(&a, &b, kind, residual.as_ref().map_or(0.0, calls::bytes));
     let (a, b, bias) = (addressable(a), addressable(b), bias.map(|bias| aligned(into_contiguous(bias))));
-    let threads = threads(kind.layout, n);
-    let cfg = FewRows { threads, rows: m as u32, bias: bias.is_some(), residual: residual.is_some(), activation };
+    let (threads, block_octs) = block(kind.layout, n);
+    let early = early::is_wanted(&out.client);
+    let cfg = FewRows {
+        threads,
+        octs: block_octs,
+        rows: m as u32,
+        early,
+        is_light: n * k * b.dtype.size() <= LIGHT,
+        bias: bias.is_some(),
+        residual: residual.is_some(),
+        activation,
+    };
     let octs = |matrix: &CubeTensor| (row_pitch(matrix) / 8) as u32;
     let sizes = |n: usize| {
         let residual_pitch = residual.as_ref().map_or(0, octs);
@@ -257,7 +336,7 @@ pub(super) fn launch(
         if kind.layout == Layout::NN {
             few_rows_nn::launch_unchecked(
                 &client,
-                CubeCount::Static((n as u32 / 8).div_ceil(OCTS), 1, 1),
+                CubeCount::Static((n as u32 / 8).div_ceil(block_octs), 1, 1),
                 dim,
                 a.clone().into_buffer_arg(),
                 b.clone().into_buffer_arg(),
@@ -282,6 +361,9 @@ pub(super) fn launch(
             );
         }
     }
+    if early {
+        early::launched(&out);
+    }
     out
 }
 
@@ -294,19 +376,25 @@ pub(super) mod tests {
         let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
         let sizes =
             || SizesCompilationArg { n: (), k: (), a_pitch: (), b_pitch: (), residual_pitch: (), out_pitch: () };
-        let cfg = FewRows { threads: 512, rows: 8, bias: true, residual: true, activation: Some(Activation::GeluTanh) };
+        let (early, is_light, bias, residual, activation) = (true, true, true, true, Some(Activation::GeluTanh));
+        let cfg = FewRows { threads: 512, octs: 2, rows: 8, early, is_light, bias, residual, activation };
         let (launch, properties, target) = settings(512);
         let nn = few_rows_nn::FewRowsNn::new(launch, properties, target, b(), b(), b(), b(), b(), sizes(), cfg, dtype);
-        let cfg = FewRows { threads: 256, rows: 8, bias: false, residual: false, activation: None };
+        let cfg = FewRows { threads: 256, octs: 4, bias: false, residual: false, activation: None, ..cfg };
         let (launch, properties, target) = settings(256);
         let nt = few_rows_nt::FewRowsNt::new(launch, properties, target, b(), b(), b(), sizes(), cfg, dtype);
-        vec![Compiled::new("linear/few-rows-nn/bf16", nn), Compiled::new("linear/few-rows-nt/bf16", nt)]
+        let cfg = FewRows { threads: 256, rows: 1, is_light: false, ..cfg };
+        let (launch, properties, target) = settings(256);
+        let one = few_rows_nn::FewRowsNn::new(launch, properties, target, b(), b(), b(), b(), b(), sizes(), cfg, dtype);
+        vec![
+            Compiled::new("linear/few-rows-nn/bf16", nn),
+            Compiled::new("linear/few-rows-nn/one-bf16", one),
+            Compiled::new("linear/few-rows-nt/bf16", nt),
+        ]
     }
 
     #[test]
     fn kernels_compile_without_a_device() {
-        for kernel in offline_kernels() {
-            assert!(kernel.ptx.is_some(), "{}", kernel.label);
-        }
+        offline_kernels().iter().for_each(|kernel| assert!(kernel.ptx.is_some(), "{}", kernel.label));
     }
 }

@@ -4,6 +4,7 @@ use cubecl::prelude::*;
 
 use super::row::{Normalization, Row, center, load_row, row_unit};
 use crate::dropout::kernel::{DropArgs, keep_factors};
+use crate::gpu::early::begin;
 use crate::gpu::occupancy::cubes_at_once;
 
 /// What is added before the normalization.
@@ -19,6 +20,8 @@ pub(super) struct ForwardConfig {
     pub(super) row: Row,
     pub(super) normalization: Normalization,
     pub(super) addend: Addend,
+    /// See [`crate::gpu::early`].
+    pub(super) early: bool,
 }
 
 impl ForwardConfig {
@@ -110,6 +113,7 @@ pub(super) fn norm_forward<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     cubes_at_once(comptime![config.cubes()]);
+    begin(config.early);
     let row = comptime![config.row];
     let vectors = comptime![config.row.vectors];
     let nth = CUBE_POS as u32 * comptime![config.row.per_cube()] + UNIT_POS / comptime![config.row.units()];

@@ -18,6 +18,7 @@ use super::parameters::{REDUCE_COLUMNS, REDUCE_UNITS, reduce_partial};
 use super::row::{Normalization, Row};
 use crate::dropout::kernel::DropArgsLaunch;
 use crate::dropout::{Dropping, Mask};
+use crate::gpu::early;
 use crate::gpu::hardware::multiprocessors;
 use crate::gpu::memory::{empty, empty_like, vector_width};
 use crate::gpu::pipeline::can_copy;
@@ -46,7 +47,8 @@ impl NormOps for CubeBackend {
             Some(_) => Added::Branch { has_bias: bias.is_some(), is_dropped: state.is_some() },
             None => Added::None,
         };
-        let config = ForwardConfig { row, normalization: normalization(kind), addend };
+        let early = early::is_wanted(&x.client);
+        let config = ForwardConfig { row, normalization: normalization(kind), addend, early };
         let y = empty_like(&x);
         let sum = if config.has_branch() { empty_like(&x) } else { x.clone() };
         let statistics = empty(&x, [rows, 2], DType::F32);
@@ -84,6 +86,9 @@ impl NormOps for CubeBackend {
                 config,
                 dtype,
             );
+        }
+        if early {
+            early::launched(&y);
         }
         (sum, y, statistics)
     }

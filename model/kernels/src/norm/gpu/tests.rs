@@ -31,7 +31,7 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
             let case = format!("{vectors}-vectors{dropout}{}", if is_streamed { "-streamed" } else { "" });
 
             let addend = Addend::Branch { has_bias: true, is_dropped };
-            let config = ForwardConfig { row, normalization, addend };
+            let config = ForwardConfig { row, normalization, addend, early: false };
             let inputs = ForwardInputs { x: b(), branch: b(), bias: b(), state: b(), gamma: b(), beta: b() };
             let outputs = ForwardOutputs { sum: b(), y: b(), statistics: b() };
             let (launch, properties, target) = settings(UNITS);

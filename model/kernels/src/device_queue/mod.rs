@@ -1,6 +1,8 @@
 //! The queue of a GPU's kernels, as the thread of the device sees it, and events in it.
 
-#![expect(unsafe_code, reason = "events of the CUDA driver")]
+#![expect(unsafe_code, reason = "events and graphs of the CUDA driver")]
+
+mod edges;
 
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
@@ -13,6 +15,7 @@ use cubecl_server::runtime::Runtime;
 use cubecl_server::stream::WriteScoped;
 use cudarc::driver::result::event;
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
+pub(crate) use edges::loosen_last_edge;
 
 /// CubeCL's server of a CUDA device. It runs on a thread of its own, in the order in which work was submitted.
 pub(crate) type Server = <CudaRuntime as Runtime>::Server;
