@@ -7,7 +7,8 @@ gpt gpt64  GPT-2 124M, 16 or 64 x 1,024 tokens per GPU
 mt         Transformer base, 400 pairs per GPU
 
 With INNER=1 in the environment the model is compiled inside DDP; otherwise the
-DDP wrapper is compiled. Rank 0 prints one line per measurement.
+DDP wrapper is compiled. ACCUMULATE=N adds up the gradients of N batches under
+no_sync before they are exchanged. Rank 0 prints one line per measurement.
 """
 
 import os
@@ -24,6 +25,7 @@ from train_step import gpt_batches, pair_batches
 RANK = int(os.environ.get("LOCAL_RANK", "0"))
 WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 COMPILE_INSIDE = bool(os.environ.get("INNER"))
+ACCUMULATE = int(os.environ.get("ACCUMULATE", "1"))
 
 
 def say(line):
@@ -55,14 +57,23 @@ def time_steps(name, make, batches, tokens, steps):
     torch.manual_seed(0)
     model = make().cuda()
     model = torch.compile(model) if COMPILE_INSIDE else model
-    replicas = DistributedDataParallel(model, device_ids=[RANK], gradient_as_bucket_view=True, static_graph=True)
+    # A static graph would expect an exchange in each backward pass.
+    static = ACCUMULATE == 1
+    replicas = DistributedDataParallel(model, device_ids=[RANK], gradient_as_bucket_view=True, static_graph=static)
     forward = replicas if COMPILE_INSIDE else torch.compile(replicas)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.1, fused=True)
 
-    def step(i):
+    def add_gradients(batch):
         with torch.autocast("cuda", torch.bfloat16):
-            loss = forward(*batches[i % len(batches)])
+            loss = forward(*batch) / ACCUMULATE
         loss.backward()
+
+    def step(i):
+        taken = [batches[(i * ACCUMULATE + j) % len(batches)] for j in range(ACCUMULATE)]
+        with replicas.no_sync():
+            for batch in taken[:-1]:
+                add_gradients(batch)
+        add_gradients(taken[-1])
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -82,7 +93,8 @@ def time_steps(name, make, batches, tokens, steps):
     seconds = sorted(times)[1]
 
     say(
-        f"DDP x{WORLD_SIZE} {name}: {seconds * 1e3:.2f} ms/step, {WORLD_SIZE * tokens / seconds:.0f} tok/s in all, "
+        f"DDP x{WORLD_SIZE} {name}: {seconds * 1e3:.2f} ms/step, "
+        f"{WORLD_SIZE * ACCUMULATE * tokens / seconds:.0f} tok/s in all, "
         f"peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB"
     )
 
