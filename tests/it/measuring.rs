@@ -240,6 +240,10 @@ fn a_bench_times_the_model_of_a_preset_a_file_and_a_run() {
     bench(&["--run", "runs/none"]).refused(2, &["runs/none"]);
     bench(&["gpt2-tiny"]).refused(2, &["is a preset: give it as --preset gpt2-tiny"]);
     bench(&["--preset", "gpt2-tiny", "--len", "1000"]).refused(2, &["--len"]);
+    for key in ["train.grad_accum_steps", "train.split_batches"] {
+        let alone = "a step of a workload is one batch";
+        bench(&["tiny", "--set", &format!("{key}=2")]).refused(2, &[alone, key, "kiln diagnose"]);
+    }
 }
 
 #[test]

@@ -21,6 +21,9 @@ pub(super) const LINK: &str = "link";
 /// The name of the searches among the workloads.
 pub(super) const DECODE: &str = "decode";
 
+/// Keys that divide a step of training into several batches.
+const MICRO_BATCHES: [&str; 2] = ["train.grad_accum_steps", "train.split_batches"];
+
 /// The chosen steps.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct ChosenArgs {
@@ -70,6 +73,11 @@ impl ChosenArgs {
 
     /// Returns the steps to time on `device`.
     pub(in crate::cli) fn workloads(&self, device: DeviceChoice) -> Result<Vec<Workload>> {
+        if let Some(key) = MICRO_BATCHES.into_iter().find(|key| self.set.iter().any(|set| set.starts_with(key))) {
+            bail!(Usage(format!(
+                "a step of a workload is one batch, so {key} would change nothing here; kiln train and kiln diagnose take it"
+            )));
+        }
         let mut workloads = Vec::new();
         let usual = USUAL.map(String::from);
         let names = if self.is_empty() { &usual[..] } else { &self.workloads };
