@@ -19,7 +19,6 @@ use crate::activation::gpu::activated;
 use crate::calls;
 use crate::gpu::early::{self, await_front, prefetch, start_next};
 use crate::gpu::memory::{addressable, aligned, row_pitch};
-use crate::gpu::occupancy::cubes_at_once;
 
 /// Most rows of a result.
 const MAX_ROWS: usize = 8;
@@ -27,8 +26,6 @@ const MAX_ROWS: usize = 8;
 const OCT: u32 = 8;
 /// Rows of `[N, K]` weights per warp.
 const PER_WARP: u32 = 4;
-/// Bytes of weights that are light (`benches/results/2026-11-29-h200-decoding.md`).
-const LIGHT: usize = 8 << 20;
 
 type Oct<E> = Vector<E, Const<8>>;
 
@@ -42,8 +39,6 @@ struct FewRows {
     rows: u32,
     /// See [`crate::gpu::early`].
     early: bool,
-    /// Whether the next kernel may start at once: all of them together prefetch less than the cache holds.
-    is_light: bool,
     bias: bool,
     residual: bool,
     activation: Option<Activation>,
@@ -52,15 +47,6 @@ struct FewRows {
 impl FewRows {
     fn warps(self) -> u32 {
         self.threads / 32
-    }
-
-    /// Blocks on a multiprocessor at a time, so that all blocks of wide weights run at once.
-    fn cubes(self) -> usize {
-        match (self.threads, self.rows) {
-            (256, 1 | 2) => 3,
-            (256, _) => 2,
-            _ => 1,
-        }
     }
 }
 
@@ -125,7 +111,6 @@ fn few_rows_nn<E: Float>(
     #[comptime] cfg: FewRows,
     #[define(E)] _dtype: ElemType,
 ) {
-    cubes_at_once(comptime![cfg.cubes()]);
     let oct = UNIT_POS % cfg.octs;
     let column = CUBE_POS as u32 * cfg.octs + oct;
     // Threads beyond the last column read it again and write nothing.
@@ -138,18 +123,12 @@ fn few_rows_nn<E: Float>(
 
     let mut first = UNIT_POS / cfg.octs * OCT;
     if comptime![cfg.early] {
-        if comptime![cfg.is_light] {
-            start_next();
-        }
         prefetch_rows(b, first, read, &sizes);
         await_front();
-        if comptime![!cfg.is_light] {
-            start_next();
-        }
+        start_next();
     }
 
     while first < sizes.k {
-        prefetch_rows(b, first + comptime![cfg.threads / cfg.octs * OCT], read, &sizes);
         let mut weights = Array::<Oct<E>>::new(comptime![OCT as usize]);
         #[unroll]
         for i in 0..OCT {
@@ -317,7 +296,6 @@ pub(super) fn launch(
         octs: block_octs,
         rows: m as u32,
         early,
-        is_light: n * k * b.dtype.size() <= LIGHT,
         bias: bias.is_some(),
         residual: residual.is_some(),
         activation,
@@ -376,14 +354,14 @@ pub(super) mod tests {
         let (b, dtype) = (buffer, dtype_to_storage_type(DType::BF16));
         let sizes =
             || SizesCompilationArg { n: (), k: (), a_pitch: (), b_pitch: (), residual_pitch: (), out_pitch: () };
-        let (early, is_light, bias, residual, activation) = (true, true, true, true, Some(Activation::GeluTanh));
-        let cfg = FewRows { threads: 512, octs: 2, rows: 8, early, is_light, bias, residual, activation };
+        let (early, bias, residual, activation) = (true, true, true, Some(Activation::GeluTanh));
+        let cfg = FewRows { threads: 512, octs: 2, rows: 8, early, bias, residual, activation };
         let (launch, properties, target) = settings(512);
         let nn = few_rows_nn::FewRowsNn::new(launch, properties, target, b(), b(), b(), b(), b(), sizes(), cfg, dtype);
         let cfg = FewRows { threads: 256, octs: 4, bias: false, residual: false, activation: None, ..cfg };
         let (launch, properties, target) = settings(256);
         let nt = few_rows_nt::FewRowsNt::new(launch, properties, target, b(), b(), b(), sizes(), cfg, dtype);
-        let cfg = FewRows { threads: 256, rows: 1, is_light: false, ..cfg };
+        let cfg = FewRows { threads: 256, rows: 1, ..cfg };
         let (launch, properties, target) = settings(256);
         let one = few_rows_nn::FewRowsNn::new(launch, properties, target, b(), b(), b(), b(), b(), sizes(), cfg, dtype);
         vec![
