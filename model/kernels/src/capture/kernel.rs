@@ -63,9 +63,7 @@ fn overwritten(target: CubeTensor, source: CubeTensor) -> CubeTensor {
             dtype_to_storage_type(target.dtype),
         );
     }
-    if is_early {
-        early::launched(&target);
-    }
+    early::launched(&target, is_early);
     target
 }
 
@@ -98,9 +96,7 @@ fn put(target: CubeTensor, rows: CubeTensor, at: CubeTensor, [b, len, columns]: 
             dtype,
         );
     }
-    if is_early {
-        early::launched(&target);
-    }
+    early::launched(&target, is_early);
     target
 }
 

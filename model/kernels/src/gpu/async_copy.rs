@@ -9,11 +9,13 @@ use cubecl_ir::attributes::IndexAttr;
 use cubecl_ir::interfaces::side_effects::{MemoryEffect, MemoryEffectsOp};
 use cubecl_ir::prelude::*;
 use cubecl_ir::{CanMaterialize, HasSideEffects};
-use cubecl_llvm::shared::intrinsic::{call_void, i32_const_op};
+use cubecl_llvm::shared::intrinsic::call_void;
 use cubecl_llvm::shared::to_llvm::ToLLVMDialect;
 use pliron_llvm::op_interfaces::CastOpInterface as _;
 use pliron_llvm::ops::AddrSpaceCastOp;
 use pliron_llvm::types::PointerType;
+
+use super::instruction::{constant, order};
 
 /// LLVM's numbers of the address spaces.
 pub(super) const GLOBAL: u32 = 1;
@@ -68,24 +70,13 @@ pub(super) fn in_space(
     cast.get_result(ctx)
 }
 
-#[cube_op(name = "kiln.copy_async_commit")]
-#[result_ty(none)]
-#[op_traits(CanMaterialize, HasSideEffects)]
-struct CommitOp {}
-
-#[op_interface_impl]
-impl ToLLVMDialect for CommitOp {
-    fn rewrite(
-        &self,
-        ctx: &mut Context,
-        rewriter: &mut DialectConversionRewriter,
-        _operands_info: &OperandsInfo,
-    ) -> Result<()> {
-        call_void(ctx, rewriter, "llvm.nvvm.cp.async.commit.group", vec![]);
-        rewriter.erase_operation(ctx, self.get_operation());
-        Ok(())
-    }
-}
+order!(
+    /// Makes this thread's copies since its last commit one group.
+    commit,
+    CommitOp,
+    "kiln.copy_async_commit",
+    "llvm.nvvm.cp.async.commit.group"
+);
 
 #[cube_op(name = "kiln.copy_async_wait")]
 #[result_ty(none)]
@@ -103,9 +94,7 @@ impl ToLLVMDialect for WaitOp {
         _operands_info: &OperandsInfo,
     ) -> Result<()> {
         let pending = self.pending(ctx).0 as i32;
-        let pending = i32_const_op(ctx, pending);
-        rewriter.insert_op(ctx, &pending);
-        let pending = pending.get_result(ctx);
+        let pending = constant(ctx, rewriter, pending);
         call_void(ctx, rewriter, "llvm.nvvm.cp.async.wait.group", vec![pending]);
         rewriter.erase_operation(ctx, self.get_operation());
         Ok(())
@@ -123,15 +112,6 @@ pub(crate) fn copy<V: CubePrimitive>(source: &[V], destination: &mut [V], bytes:
         let destination = unsafe { *destination.__expand_as_ptr_method(scope) }.value(scope);
         let bytes = bytes.read_value(scope);
         let op = CopyOp::new(scope.ctx_mut(), source, destination, bytes);
-        scope.register(&op);
-    })
-}
-
-/// Makes this thread's copies since its last commit one group.
-#[cube]
-pub(crate) fn commit() {
-    intrinsic!(|scope| {
-        let op = CommitOp::new(scope.ctx_mut());
         scope.register(&op);
     })
 }

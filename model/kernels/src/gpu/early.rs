@@ -27,6 +27,7 @@ use cubecl_llvm::shared::to_llvm::ToLLVMDialect;
 
 use super::async_copy::{GLOBAL, in_space};
 use super::hardware::is_hopper;
+use super::instruction::order;
 use crate::device_queue::{Server, loosen_last_edge};
 
 /// Whether a thread records a step.
@@ -55,43 +56,12 @@ pub(crate) fn is_wanted(client: &Client) -> bool {
     IS_RECORDING.load(Ordering::Relaxed) && is_hopper(client)
 }
 
-/// Loosens the edge in front of the kernel that was launched last, an early one that writes `out`.
-pub(crate) fn launched(out: &CubeTensor) {
-    let stream = StreamId::current();
-    DeviceHandle::<Server>::new(out.device.to_id()).submit(move |server| loosen_last_edge(server, stream));
-}
-
-/// Declares a function that is one instruction without operands.
-macro_rules! order {
-    ($(#[$doc:meta])* $function:ident, $op:ident, $name:literal, $intrinsic:literal) => {
-        #[cube_op(name = $name)]
-        #[result_ty(none)]
-        #[op_traits(CanMaterialize, HasSideEffects)]
-        struct $op {}
-
-        #[op_interface_impl]
-        impl ToLLVMDialect for $op {
-            fn rewrite(
-                &self,
-                ctx: &mut Context,
-                rewriter: &mut DialectConversionRewriter,
-                _operands_info: &OperandsInfo,
-            ) -> Result<()> {
-                call_void(ctx, rewriter, $intrinsic, vec![]);
-                rewriter.erase_operation(ctx, self.get_operation());
-                Ok(())
-            }
-        }
-
-        $(#[$doc])*
-        #[cube]
-        pub(crate) fn $function() {
-            intrinsic!(|scope| {
-                let op = $op::new(scope.ctx_mut());
-                scope.register(&op);
-            })
-        }
-    };
+/// Loosens the edge in front of the kernel that was launched last and writes `out`, if it `is_early`.
+pub(crate) fn launched(out: &CubeTensor, is_early: bool) {
+    if is_early {
+        let stream = StreamId::current();
+        DeviceHandle::<Server>::new(out.device.to_id()).submit(move |server| loosen_last_edge(server, stream));
+    }
 }
 
 order!(

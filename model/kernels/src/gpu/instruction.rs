@@ -5,6 +5,7 @@ use cubecl::prelude::*;
 use cubecl_ir::interfaces::TriviallyUnrollable;
 use cubecl_ir::prelude::*;
 use cubecl_ir::{CanMaterialize, PropagatesUniformity, Pure};
+use cubecl_llvm::shared::intrinsic::i32_const_op;
 use cubecl_llvm::shared::to_llvm::ToLLVMDialect;
 use cubecl_llvm::shared::to_llvm::ty::cube_type_to_llvm;
 use pliron_llvm::ops::CallIntrinsicOp;
@@ -140,6 +141,50 @@ fp8_pair!(
     "kiln.pair_of_e5m2",
     "llvm.nvvm.ff.to.e5m2x2.rn"
 );
+
+/// Declares a function without arguments that is one instruction with effects: a call of an NVPTX intrinsic with constants.
+macro_rules! order {
+    ($(#[$doc:meta])* $function:ident, $op:ident, $name:literal, $intrinsic:literal $(, $constant:literal)?) => {
+        #[cube_op(name = $name)]
+        #[result_ty(none)]
+        #[op_traits(CanMaterialize, HasSideEffects)]
+        struct $op {}
+
+        #[op_interface_impl]
+        impl ToLLVMDialect for $op {
+            fn rewrite(
+                &self,
+                ctx: &mut Context,
+                rewriter: &mut DialectConversionRewriter,
+                _operands_info: &OperandsInfo,
+            ) -> Result<()> {
+                let constants: &[i32] = &[$($constant)?];
+                let mut operand = |&number: &i32| super::instruction::constant(ctx, rewriter, number);
+                let operands = constants.iter().map(&mut operand).collect();
+                call_void(ctx, rewriter, $intrinsic, operands);
+                rewriter.erase_operation(ctx, self.get_operation());
+                Ok(())
+            }
+        }
+
+        $(#[$doc])*
+        #[cube]
+        pub(crate) fn $function() {
+            intrinsic!(|scope| {
+                let op = $op::new(scope.ctx_mut());
+                scope.register(&op);
+            })
+        }
+    };
+}
+pub(super) use order;
+
+/// Returns `number` as an operand.
+pub(super) fn constant(ctx: &mut Context, rewriter: &mut DialectConversionRewriter, number: i32) -> Value {
+    let number = i32_const_op(ctx, number);
+    rewriter.insert_op(ctx, &number);
+    number.get_result(ctx)
+}
 
 /// Returns `e^x`, element by element.
 #[cube]

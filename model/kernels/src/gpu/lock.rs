@@ -17,6 +17,7 @@ use std::ffi::{OsString, c_uint};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use rayon::prelude::*;
 
@@ -153,6 +154,15 @@ fn llvm_version() -> String {
         LLVMGetVersion(&mut major, &mut minor, &mut patch);
     }
     format!("{major}.{minor}.{patch}")
+}
+
+/// Whether `ptx.lock`, written with the versions of this build, has the kernel `label` with this `ptx`.
+pub(super) fn has(label: &str, ptx: &str) -> bool {
+    static LOCK: LazyLock<Option<Lock>> = LazyLock::new(|| {
+        let lock = Lock::parse(&std::fs::read_to_string(Path::new(FOLDER).join("ptx.lock")).ok()?)?;
+        (Ok(&lock.toolchain) == toolchain().as_ref()).then_some(lock)
+    });
+    LOCK.as_ref().and_then(|lock| lock.entries.get(label)).is_some_and(|locked| *locked == hash(ptx))
 }
 
 /// NVIDIA's assembler.

@@ -16,13 +16,14 @@ use cubecl::prelude::*;
 use cubecl_ir::interfaces::side_effects::{MemoryEffect, MemoryEffectsOp};
 use cubecl_ir::prelude::*;
 use cubecl_ir::{CanMaterialize, HasSideEffects};
-use cubecl_llvm::shared::intrinsic::{call_void, i32_const_op, i64_ty};
+use cubecl_llvm::shared::intrinsic::{call_void, i64_ty};
 use cubecl_llvm::shared::to_llvm::ToLLVMDialect;
 use pliron_llvm::op_interfaces::CastOpInterface as _;
 use pliron_llvm::ops::{InlineAsmOp, PtrToIntOp};
 use pliron_llvm::types::VoidType;
 
 use super::async_copy::{GLOBAL, SHARED, in_space};
+use super::instruction::{constant, order};
 
 /// Replaces `op` by an instruction with side effects, of which `constraints` names the register classes of `operands`.
 fn replace_by_asm(
@@ -164,68 +165,28 @@ impl ToLLVMDialect for PassTurnOp {
     }
 }
 
-/// Declares a function without arguments that calls a bulk intrinsic.
-macro_rules! of_groups {
-    ($(#[$doc:meta])* $function:ident, $op:ident, $name:literal, $intrinsic:literal, $waits:literal) => {
-        #[cube_op(name = $name)]
-        #[result_ty(none)]
-        #[op_traits(CanMaterialize, HasSideEffects)]
-        struct $op {}
-
-        #[op_interface_impl]
-        impl ToLLVMDialect for $op {
-            fn rewrite(
-                &self,
-                ctx: &mut Context,
-                rewriter: &mut DialectConversionRewriter,
-                _operands_info: &OperandsInfo,
-            ) -> Result<()> {
-                let mut operands = Vec::new();
-                if $waits {
-                    let none = i32_const_op(ctx, 0);
-                    rewriter.insert_op(ctx, &none);
-                    operands.push(none.get_result(ctx));
-                }
-                call_void(ctx, rewriter, $intrinsic, operands);
-                rewriter.erase_operation(ctx, self.get_operation());
-                Ok(())
-            }
-        }
-
-        $(#[$doc])*
-        #[cube]
-        pub(crate) fn $function() {
-            intrinsic!(|scope| {
-                let op = $op::new(scope.ctx_mut());
-                scope.register(&op);
-            })
-        }
-    };
-}
-
-of_groups!(
+order!(
     /// Ends this thread's group of moves.
     commit,
     CommitBulkOp,
     "kiln.commit_bulk",
-    "llvm.nvvm.cp.async.bulk.commit.group",
-    false
+    "llvm.nvvm.cp.async.bulk.commit.group"
 );
-of_groups!(
+order!(
     /// Waits until all moves of this thread's groups have read shared memory.
     settle_reads,
     SettleReadsOp,
     "kiln.settle_reads",
     "llvm.nvvm.cp.async.bulk.wait.group.read",
-    true
+    0
 );
-of_groups!(
+order!(
     /// Waits until all moves of this thread's groups have been written.
     settle,
     SettleBulkOp,
     "kiln.settle_bulk",
     "llvm.nvvm.cp.async.bulk.wait.group",
-    true
+    0
 );
 
 /// Waits until `turn` parts have been added to the sum of `lock`, its first element, and sees what their blocks wrote.
@@ -267,9 +228,7 @@ impl ToLLVMDialect for SyncWarpgroupOp {
         _operands_info: &OperandsInfo,
     ) -> Result<()> {
         let barrier = self.barrier(ctx);
-        let units = i32_const_op(ctx, 128);
-        rewriter.insert_op(ctx, &units);
-        let units = units.get_result(ctx);
+        let units = constant(ctx, rewriter, 128);
         call_void(ctx, rewriter, "llvm.nvvm.barrier.cta.sync.aligned.count", vec![barrier, units]);
         rewriter.erase_operation(ctx, self.get_operation());
         Ok(())

@@ -286,9 +286,7 @@ fn likeliest_one(logits: CubeTensor, excluded: CubeTensor, width: usize) -> Cube
             is_early,
             dtype,
         );
-        if is_early {
-            early::launched(&found);
-        }
+        early::launched(&found, is_early);
         best_part::launch_unchecked(
             &result.client,
             CubeCount::Static(rows as u32, 1, 1),
@@ -300,9 +298,7 @@ fn likeliest_one(logits: CubeTensor, excluded: CubeTensor, width: usize) -> Cube
             is_early,
         );
     }
-    if is_early {
-        early::launched(&result);
-    }
+    early::launched(&result, is_early);
     result
 }
 

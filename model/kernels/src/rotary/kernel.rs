@@ -128,9 +128,7 @@ impl RotaryOps for CubeBackend {
                 dtype,
             );
         }
-        if config.early {
-            early::launched(&y);
-        }
+        early::launched(&y, config.early);
         y
     }
 }

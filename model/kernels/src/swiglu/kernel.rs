@@ -109,9 +109,7 @@ impl SwigluOps for CubeBackend {
                 dtype,
             );
         }
-        if is_early {
-            early::launched(&y);
-        }
+        early::launched(&y, is_early);
         y
     }
 

@@ -4,6 +4,7 @@ use burn::tensor::{Int, Tensor};
 use kiln_model::{DecoderCache, DecoderOnly, Prompts};
 
 use super::*;
+use crate::device::DeviceChoice;
 
 /// The texts of [`Texts`], without a recording.
 struct Steps<'a> {
@@ -30,20 +31,12 @@ impl Sequences for Steps<'_> {
     }
 }
 
-fn cuda() -> Option<Device> {
-    #[cfg(feature = "cuda")]
-    let found = Device::enumerate(burn::tensor::DeviceType::Cuda).into_iter().next();
-    #[cfg(not(feature = "cuda"))]
-    let found = None;
-    if found.is_none() {
-        eprintln!("skipped: built without the feature `cuda`, or on a machine without a CUDA device");
-    }
-    found
-}
-
 #[test]
 fn a_recorded_search_finds_the_tokens_of_single_steps() {
-    let Some(device) = cuda() else { return };
+    let device = match DeviceChoice::Cuda(0).open() {
+        Ok(device) => device,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
     let small = |config: TransformerConfig, kv_heads| {
         TransformerConfig {
             d_model: 128,

@@ -68,9 +68,7 @@ impl EmbeddingOps for CubeBackend {
                 dtype,
             );
         }
-        if early {
-            early::launched(&out);
-        }
+        early::launched(&out, early);
         out
     }
 

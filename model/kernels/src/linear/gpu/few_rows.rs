@@ -339,9 +339,7 @@ pub(super) fn launch(
             );
         }
     }
-    if early {
-        early::launched(&out);
-    }
+    early::launched(&out, early);
     out
 }
 

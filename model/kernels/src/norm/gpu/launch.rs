@@ -87,9 +87,7 @@ impl NormOps for CubeBackend {
                 dtype,
             );
         }
-        if early {
-            early::launched(&y);
-        }
+        early::launched(&y, early);
         (sum, y, statistics)
     }
 

@@ -136,9 +136,7 @@ fn launch(
             dtype_to_storage_type(dtype),
         );
     }
-    if early {
-        early::launched(&out);
-    }
+    early::launched(&out, early);
     out
 }
 
