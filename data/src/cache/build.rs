@@ -7,7 +7,7 @@ use super::TokenCache;
 use super::fingerprint::Ledger;
 use super::format::{Header, NOT_A_CACHE};
 use super::rows::{Pairs, Rows, Texts};
-use super::write::Writer;
+use super::write::{FINISHING, Writer};
 use crate::corpus::{BlockStart, PairCorpus, RowReport, TextCorpus};
 use crate::error::{Error, Result};
 use crate::files::open_own;
@@ -119,7 +119,11 @@ fn open_or_build(
                 path.display()
             )))
         };
-        build(path, header, check, write, &unchanged)?;
+        build(path, header, Keeping::Synced, |writer| {
+            write(writer)?;
+            check(&writer.report)?;
+            unchanged()
+        })?;
     }
     let cache = TokenCache::open(path)?;
     ledger.write(path, cache.fingerprint());
@@ -163,26 +167,40 @@ pub(super) fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<Str
     Ok(reason.map(Into::into))
 }
 
+/// What a power cut may leave of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeping {
+    /// All of it.
+    Synced,
+    /// Anything, since its cache is verified before it is used and made again if it is damaged. Waiting for the disk took longer than
+    /// tokenizing a small shard (`benches/results/2026-11-28-streamed-pairs.md`).
+    Unsynced,
+}
+
+/// Writes a cache to a temporary file, and renames that when `write` has ended.
 pub(super) fn build(
     path: &Path,
     mut header: Header,
-    check: &dyn Fn(&RowReport) -> Result<()>,
+    keeping: Keeping,
     write: impl FnOnce(&mut Writer) -> Result<()>,
-    unchanged: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
     header.token_bytes = if header.is_narrow() { 2 } else { 4 };
     let temporary = Temporary { path: with_suffix(path, ".partial") };
     let mut writer = Writer::create(&temporary.path, header.kind)?;
     write(&mut writer)?;
-    check(&writer.report)?;
-    unchanged()?;
-    writer.finish(header)?;
+    let file = writer.finish(header)?;
+    if keeping == Keeping::Unsynced {
+        return fs::rename(&temporary.path, path).map_err(Error::io(path, RENAMING));
+    }
+    file.sync_all().map_err(Error::io(&temporary.path, FINISHING))?;
     rename_synced(&temporary.path, path)
 }
 
+const RENAMING: &str = "renaming the finished cache";
+
 /// Gives a finished file its name.
 pub(super) fn rename_synced(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to).map_err(Error::io(to, "renaming the finished cache"))?;
+    fs::rename(from, to).map_err(Error::io(to, RENAMING))?;
     if let Some(folder) = to.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         // The rename itself must survive a power cut. Not every system can sync a folder.
         let _ = File::open(folder).and_then(|folder| folder.sync_all());

@@ -1,18 +1,21 @@
 //! Labelled rows as the rows of a token cache.
 
+use std::fs::{self, File};
 use std::ops::Range;
 use std::path::Path;
 
 use blake3::Hash;
 
+use super::build::with_suffix;
 use super::encode::EncodedBlock;
 use super::fingerprint::{Ledger, label_fingerprint};
 use super::format::{CacheKind, Header};
 use super::rows::{Placed, Rows, Sink, text_header};
 use crate::corpus::{
-    BlockStart, Labelled, LabelledRecord, LabelledText, RowFilter, RowReport, TextBlock, for_each_block,
+    BlockStart, Classes, Labelled, LabelledRecord, LabelledText, RowFilter, RowReport, TextBlock, for_each_block,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::files::{open_own, read_file, write_fresh};
 use crate::formats::RowProblem;
 use crate::tokenizer::{FLAG, LabelledEncoder, LabelledShape, TextTokenizer};
 
@@ -111,4 +114,28 @@ impl Labels {
         encoded.report.add_special(n_spelled, self.shape.splits_special_tokens, "data.text");
         Ok(encoded)
     }
+}
+
+/// Finds the classes of labelled rows in `folder`, or reads all rows once to find them.
+///
+/// # Errors
+///
+/// As [`LabelledText::classes`], and if they cannot be written.
+pub fn find_classes(folder: &Path, text: &LabelledText, num_threads: usize) -> Result<Classes> {
+    fs::create_dir_all(folder).map_err(Error::io(folder, "creating the cache folder"))?;
+    let path = folder.join("classes.json");
+    // As for the index, a second process waits.
+    let lock = open_own(&with_suffix(&path, ".lock"));
+    let _ = lock.as_ref().map(File::lock);
+    let (hash, ledger) = label_fingerprint(text, None, &Ledger::read(&path))?;
+    let of = hash.to_hex().to_string();
+    let found = read_file(&path).ok().and_then(|json| serde_json::from_slice::<(String, Classes)>(&json).ok());
+    if let Some((_, classes)) = found.filter(|(found, _)| *found == of) {
+        return Ok(classes);
+    }
+    let classes = text.classes(num_threads)?;
+    let json = serde_json::to_vec(&(&of, &classes)).expect("plain data");
+    write_fresh(&path, &json).map_err(Error::io(&path, "writing the classes"))?;
+    ledger.write(&path, of);
+    Ok(classes)
 }

@@ -22,9 +22,10 @@ use std::path::{Path, PathBuf};
 pub use build::{Prepared, prepare_chat, prepare_pairs, prepare_text};
 pub use fingerprint::{verify_file_record, verify_record_of};
 pub(crate) use format::CacheKind;
+pub use labels::find_classes;
 pub use lengths::Lengths;
 pub(crate) use shards::WINDOW_SHARDS;
-pub use shards::{Shards, find_classes, verify_shard_index};
+pub use shards::{Shards, verify_shard_index};
 pub use shared::SharedRows;
 
 use self::format::{Header, Sections};

@@ -11,6 +11,9 @@ use crate::corpus::{RowFilter, RowReport};
 use crate::error::{Error, Result};
 use crate::files::create_fresh;
 
+/// What fails if a cache cannot be completed.
+pub(super) const FINISHING: &str = "finishing the token cache";
+
 /// Writes tokens as they arrive, and the index at the end.
 pub(super) struct Writer {
     path: PathBuf,
@@ -83,8 +86,8 @@ impl Writer {
         self.file.write_all(bytes).map_err(Error::io(&self.path, "writing"))
     }
 
-    /// Completes `header`, and writes the index and the header.
-    pub(super) fn finish(mut self, mut header: Header) -> Result<()> {
+    /// Completes `header`, and writes the index and the header. Returns the file, which is not synced.
+    pub(super) fn finish(mut self, mut header: Header) -> Result<File> {
         let report = serde_json::to_vec(&self.report).expect("plain data");
         header.n_rows = self.offsets.len() as u64 - 1;
         header.n_tokens = *self.offsets.last().expect("starts with 0");
@@ -104,9 +107,9 @@ impl Writer {
         let finish = |file: &mut BufWriter<File>| {
             file.flush()?;
             file.get_mut().seek(SeekFrom::Start(0))?;
-            file.get_mut().write_all(&header.to_bytes())?;
-            file.get_mut().sync_all()
+            file.get_mut().write_all(&header.to_bytes())
         };
-        finish(&mut self.file).map_err(Error::io(&self.path, "finishing the token cache"))
+        finish(&mut self.file).map_err(Error::io(&self.path, FINISHING))?;
+        self.file.into_inner().map_err(|error| Error::io(&self.path, FINISHING)(error.into_error()))
     }
 }

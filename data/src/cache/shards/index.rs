@@ -1,7 +1,7 @@
 //! The index of a corpus in shards: where each begins, and what its cache holds. One pass over the text makes it.
 //!
-//! A file of JSON lines: a head, a line per shard, and a last line with a hash of the lines before. The lines reach the disk as shards
-//! are counted, so an interrupted count goes on behind the last complete shard.
+//! A file of JSON lines: a head, a line per shard, and a last line with a hash of the lines before. A line is written when its shard has
+//! been counted, so a count that was killed goes on behind the last complete shard. The whole index is synced once, at its end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,6 +23,8 @@ use crate::files::{open_own, read_file};
 use crate::loader_config::round_up;
 
 const FORMAT: u32 = 1;
+/// What fails if the disk is full.
+const WRITING: &str = "writing the index of shards";
 
 /// A part of a text whose cache is made and removed as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -329,6 +331,7 @@ impl Count {
         let digest = self.hasher.finalize().to_hex().to_string();
         let end = End { shards: self.shards.len(), hash: digest.clone() };
         write_line(&self.path, &mut self.file, &mut self.hasher, &end)?;
+        self.file.sync_all().map_err(Error::io(&self.path, WRITING))?;
         rename_synced(&self.path, path)?;
         Ok((self.shards, digest))
     }
@@ -357,7 +360,7 @@ fn write_line(path: &Path, file: &mut File, hasher: &mut Hasher, line: &impl Ser
     let mut json = serde_json::to_vec(line).expect("plain data");
     json.push(b'\n');
     hasher.update(&json);
-    file.write_all(&json).and_then(|()| file.sync_data()).map_err(Error::io(path, "writing the index of shards"))
+    file.write_all(&json).map_err(Error::io(path, WRITING))
 }
 
 /// Returns the size of the cache of a shard, whose header is like `header`.

@@ -8,7 +8,7 @@ mod room;
 #[cfg(test)]
 mod tests;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
@@ -18,15 +18,13 @@ pub use self::index::verify_shard_index;
 use self::index::{Cut, Index, Shard, index_of};
 use self::room::Room;
 use super::TokenCache;
-use super::build::{build, reason_to_build, with_suffix};
-use super::fingerprint::{Ledger, label_fingerprint};
-use super::format::{CacheKind, Header};
+use super::build::{Keeping, build, reason_to_build};
+use super::format::{CacheKind, Header, NOT_A_CACHE};
 use super::labels::Labels;
 use super::rows::{Pairs, Rows, Texts};
 use super::write::Writer;
-use crate::corpus::{Classes, LabelledText, Packing, PairCorpus, RowReport, TextCorpus};
+use crate::corpus::{LabelledText, Packing, PairCorpus, RowReport, TextCorpus, for_each_block};
 use crate::error::{Error, Result};
-use crate::files::{open_own, read_file, write_fresh};
 use crate::tokenizer::{ChatTemplate, LabelledShape, PairTokenizers, TextTokenizer};
 
 /// Shards whose rows are shuffled together.
@@ -215,27 +213,36 @@ impl Shards {
     pub(crate) fn open(
         &self,
         wanted: &[u32],
-        kept: &dyn Fn(u32) -> bool,
+        kept: &(dyn Fn(u32) -> bool + Sync),
         num_threads: usize,
         stops: &(dyn Fn() -> bool + Sync),
     ) -> Result<Vec<TokenCache>> {
         let mut caches: Vec<Option<TokenCache>> = wanted.iter().map(|_| None).collect();
-        let mut waits = false;
-        loop {
-            let (mut n_opened, mut n_missing) = (0, 0);
-            for (cache, shard) in caches.iter_mut().zip(wanted).filter(|(cache, _)| cache.is_none()) {
-                if stops() {
-                    return Err(Error::Stopped("the run ends".into()));
-                }
-                *cache = self.open_one(*shard, waits && n_opened == 0, kept, num_threads, stops)?;
-                if cache.is_some() { n_opened += 1 } else { n_missing += 1 }
+        while caches.iter().any(Option::is_none) {
+            let missing: Vec<usize> = (0..wanted.len()).filter(|at| caches[*at].is_none()).collect();
+            // A small shard has one block, so several are made side by side.
+            let side_by_side = missing.len().min(num_threads.max(1));
+            let open = |at: usize, waits| self.open_one(wanted[at], waits, kept, num_threads / side_by_side, stops);
+            let open_or_pass = |(): &mut (), at| Ok((at, open(at, false)?));
+
+            let mut n_opened = 0;
+            for_each_block(
+                missing.iter().map(|at| Ok(*at)),
+                side_by_side,
+                || (),
+                open_or_pass,
+                |(at, cache)| {
+                    n_opened += usize::from(cache.is_some());
+                    caches[at] = cache;
+                    Ok(())
+                },
+            )?;
+            if n_opened == 0 {
+                // Other processes make what is left.
+                caches[missing[0]] = open(missing[0], true)?;
             }
-            if n_missing == 0 {
-                return Ok(caches.into_iter().flatten().collect());
-            }
-            // Other processes make what is left.
-            waits = n_opened == 0;
         }
+        Ok(caches.into_iter().flatten().collect())
     }
 
     /// Opens the cache of a shard, or makes it. Returns `None` if another process is making it and this call does not wait.
@@ -243,16 +250,19 @@ impl Shards {
         &self,
         shard: u32,
         waits: bool,
-        kept: &dyn Fn(u32) -> bool,
+        kept: &(dyn Fn(u32) -> bool + Sync),
         num_threads: usize,
         stops: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<TokenCache>> {
+        if stops() {
+            return Err(Error::Stopped("the run ends".into()));
+        }
         let Some(_lock) = self.room.lock(shard, waits)? else { return Ok(None) };
         let (path, header) = (self.room.path(shard), self.header(shard));
 
         let mut attempt = 0;
         loop {
-            if reason_to_build(&path, &header)?.is_some() {
+            if is_missing(&path, &header)? {
                 let bytes_of = |shard: u32| self.index.shards.get(shard as usize).map(|shard| shard.bytes);
                 self.room.reserve(shard, kept, &bytes_of)?;
                 self.make(shard, &path, header.clone(), num_threads, stops)?;
@@ -290,7 +300,7 @@ impl Shards {
                 writer.push(block.encoded)
             })
         };
-        build(path, header, &|_| Ok(()), write, &|| Ok(())).map_err(|error| self.with_remedy(error))
+        build(path, header, Keeping::Unsynced, write).map_err(|error| self.with_remedy(error))
     }
 
     /// Adds to the error of a full disk what can be done.
@@ -338,28 +348,11 @@ impl Shards {
     }
 }
 
-/// Finds the classes of labelled rows in `folder`, or reads all rows once to find them.
-///
-/// # Errors
-///
-/// As [`LabelledText::classes`], and if they cannot be written.
-pub fn find_classes(folder: &Path, text: &LabelledText, num_threads: usize) -> Result<Classes> {
-    fs::create_dir_all(folder).map_err(Error::io(folder, "creating the cache folder"))?;
-    let path = folder.join("classes.json");
-    // As for the index, a second process waits.
-    let lock = open_own(&with_suffix(&path, ".lock"));
-    let _ = lock.as_ref().map(File::lock);
-    let (hash, ledger) = label_fingerprint(text, None, &Ledger::read(&path))?;
-    let of = hash.to_hex().to_string();
-    let found = read_file(&path).ok().and_then(|json| serde_json::from_slice::<(String, Classes)>(&json).ok());
-    if let Some((_, classes)) = found.filter(|(found, _)| *found == of) {
-        return Ok(classes);
-    }
-    let classes = text.classes(num_threads)?;
-    let json = serde_json::to_vec(&(&of, &classes)).expect("plain data");
-    write_fresh(&path, &json).map_err(Error::io(&path, "writing the classes"))?;
-    ledger.write(&path, of);
-    Ok(classes)
+/// Whether the cache of a shard at `path` must be made. A file with other bytes is what a power cut has left of one.
+fn is_missing(path: &Path, header: &Header) -> Result<bool> {
+    let reason = reason_to_build(path, header);
+    let is_other = matches!(&reason, Err(Error::Cache { problem, .. }) if problem.starts_with(NOT_A_CACHE));
+    if is_other { Ok(true) } else { Ok(reason?.is_some()) }
 }
 
 /// Whether a disk, a quota or a limit of the system has no room for more.
