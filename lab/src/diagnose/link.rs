@@ -3,11 +3,14 @@
 use anyhow::{Context, Result};
 use burn::tensor::{DType, Device, Tensor};
 use kiln_ranks::Ranks;
+use kiln_train::device::is_cpu;
 
 use super::measure::{Effort, time};
 
-/// Sizes of the whole tensor that are measured, MiB. The largest is the gradient of GPT-2 124M in f32.
+/// Sizes of the whole tensor that are measured, MiB. The largest is the gradient of GPT-2 124M in f32. Between CPUs, over TCP, the large
+/// ones take minutes and say the same.
 const SIZES_MIB: [usize; 4] = [4, 40, 200, 498];
+const CPU_SIZES_MIB: [usize; 2] = [4, 40];
 /// Calls of a repeat, the first of which warms up.
 const CALLS: usize = 5;
 /// Repeats, of which the median counts.
@@ -38,15 +41,16 @@ impl LinkTime {
 /// # Errors
 /// If a device or another rank fails, or if what arrives is not what was sent.
 pub fn measure(ranks: &Ranks, device: &Device) -> Result<Vec<LinkTime>> {
-    measure_sizes(ranks, device, &SIZES_MIB)
+    measure_up_to(ranks, device, usize::MAX)
 }
 
-/// Does the same for whole tensors of `sizes_mib`.
+/// Does the same for whole tensors of at most `most_mib` MiB.
 ///
 /// # Errors
 /// As [`measure`].
-pub fn measure_sizes(ranks: &Ranks, device: &Device, sizes_mib: &[usize]) -> Result<Vec<LinkTime>> {
-    sizes_mib.iter().map(|mib| measure_size(ranks, device, mib << 20)).collect()
+pub fn measure_up_to(ranks: &Ranks, device: &Device, most_mib: usize) -> Result<Vec<LinkTime>> {
+    let sizes: &[usize] = if is_cpu(device) { &CPU_SIZES_MIB } else { &SIZES_MIB };
+    sizes.iter().filter(|mib| **mib <= most_mib).map(|mib| measure_size(ranks, device, mib << 20)).collect()
 }
 
 fn measure_size(ranks: &Ranks, device: &Device, bytes: usize) -> Result<LinkTime> {

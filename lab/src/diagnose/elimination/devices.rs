@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 use kiln_kernels::collective::CollectiveTime;
-use kiln_train::device::is_cpu;
 use kiln_train::eval::Model;
 
 use super::figures::{Figures, Together};
@@ -25,9 +24,7 @@ pub(super) fn run<M: Model>(test: Test, subject: &Subject<'_, M>, figures: &mut 
 
 fn bandwidth<M: Model>(subject: &Subject<'_, M>) -> Result<Vec<Verdict>> {
     let n = subject.ranks.size();
-    // Over TCP, the larger sizes take minutes and say the same.
-    let sizes: &[usize] = if is_cpu(&subject.device) { &[4, 40] } else { &[4, 40, 200] };
-    let times = link::measure_sizes(&subject.ranks, &subject.device, sizes)?;
+    let times = link::measure_up_to(&subject.ranks, &subject.device, 200)?;
     let verdict = |time: &link::LinkTime| {
         let rate = |secs: f64| time.sent(n) / secs.max(1e-12) / 1e9;
         let words = format!(
