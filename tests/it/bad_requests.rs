@@ -28,6 +28,10 @@ fn options_that_do_not_exist_and_commands_that_are_missing_are_refused() {
     let place = Workplace::new();
     place.run(&["train", "--stpes", "5"]).refused(2, &["--stpes", "--help"]);
     place.run(&["tain"]).refused(2, &["tain", "train"]);
+    let other = ["train", "--set", "data.test=a.tsv", "--dry-run"];
+    place
+        .run(&other)
+        .refused(2, &["unknown key data.test: training reads no test text", "kiln evaluate RUN --data FILE"]);
     place.run(&["train", "--preset", "bsae"]).refused(2, &["unknown preset \"bsae\"; did you mean base?"]);
     place.run(&["train", "--allow", "optim.lr"]).refused(2, &["--resume"]);
     place

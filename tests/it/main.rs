@@ -9,6 +9,7 @@ mod classes_of_decoders;
 mod classes_of_strangers;
 mod compatibility;
 mod diagnose;
+mod eleventh_trial;
 mod en_it;
 mod exchange;
 mod faults;

@@ -78,11 +78,16 @@ fn a_refused_resume_leaves_the_rows_of_the_validation() {
     };
     let before = files();
 
-    let ran = place.run(&[&RESUME[..], &["--set", "data.split=0.5", "--set", "train.steps=4"]].concat());
-    let ran = ran
-        .refused(2, &["data.split: 0.1 in the checkpoint, 0.5 now", "kiln train --from runs/a --set data.train=a.tsv"]);
-    assert!(!ran.stderr.contains("--set data.split"), "rows that were trained on would be validated: {ran:#?}");
-    assert!(files() == before, "the split was made again");
+    for allowed in [&[][..], &["--allow", "data", "--allow", "data.split"]] {
+        let ran = place.run(&[&RESUME[..], &["--set", "data.split=0.5", "--set", "train.steps=4"], allowed].concat());
+        let ran = ran.refused(
+            2,
+            &["data.split: 0.1 in the checkpoint, 0.5 now", "data.split cannot be accepted", "--set data.valid=FILE"],
+        );
+        assert!(!ran.stderr.contains("--set data.split"), "rows that were trained on would be validated: {ran:#?}");
+        assert!(ran.stderr.contains("kiln train --from runs/a --set data.train=a.tsv"), "{ran:#?}");
+        assert!(files() == before, "the split was made again");
+    }
 
     // More rows change the rows of the run, too.
     let more: String = (0..30).map(|n| format!("other {n}\taltro {n}\n")).collect();

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::jq::{self, path_in_jq};
+use super::values::number;
 use crate::formats::FileFormat;
 
 /// Most classes that a scale is rounded to, without the first one.
@@ -18,7 +19,13 @@ pub(super) fn note<'v>(
     flags: &str,
     (file, format): (&Path, FileFormat),
 ) -> Option<String> {
-    let numbers: Option<Vec<f64>> = values.map(|value| value.trim().parse().ok()).collect();
+    let mut has_commas = false;
+    let numbers: Option<Vec<f64>> = values
+        .map(|value| {
+            has_commas |= value.contains(',');
+            number(value)
+        })
+        .collect();
     let numbers = numbers.filter(|numbers| numbers.iter().any(|number| number.fract() != 0.0))?;
     let (least, most) = numbers.iter().fold((f64::MAX, f64::MIN), |(least, most), n| (n.min(least), n.max(most)));
     let range = most - least;
@@ -35,7 +42,8 @@ pub(super) fn note<'v>(
         "round".to_owned()
     };
     let path = path_in_jq(&label.split('.').map(str::to_owned).collect::<Vec<_>>());
-    let program = format!("{path} = (({path} | tonumber? | {rounded}) // {path})");
+    let read = if has_commas { "tostring | gsub(\",\"; \".\") | tonumber?" } else { "tonumber?" };
+    let program = format!("{path} = (({path} | {read} | {rounded}) // {path})");
     Some(format!(
         "\"{label}\" has numbers on a scale ({least} to {most} in the first rows), and Kiln learns classes, not numbers (regression): as they \
          are, each number is a class of its own\nto make a few classes of them, round them: {}\nand read rows.jsonl with {flags}",
@@ -55,11 +63,20 @@ mod tests {
             (&["0.0", "5.0", "3.2"][..], ".score = ((.score | tonumber? | round) // .score)"),
             (&["0.1", "1"], "(.score | tonumber? | . * 6 | round)"),
             (&["12.5", "99", " 3 "], "(.score | tonumber? | . / 10 | round | . * 10)"),
+            (&["3,5", "1,0", "4"], ".score = ((.score | tostring | gsub(\",\"; \".\") | tonumber? | round) // .score)"),
         ] {
             let text = said(values).expect("scores");
             assert!(text.contains(program) && text.contains("regression"), "{text}");
         }
-        for values in [&["0", "1", "2"][..], &["0.5", "neutral"], &["0.5", "0.5"], &["0.5", "NaN", "inf"], &[]] {
+        for values in [
+            &["0", "1", "2"][..],
+            &["0.5", "neutral"],
+            &["0.5", "0.5"],
+            &["0.5", "NaN", "inf"],
+            &["1,2,3", "4"],
+            &["a,5"],
+            &[],
+        ] {
             assert_eq!(said(values), None, "{values:?}");
         }
     }

@@ -28,6 +28,29 @@ pub(super) fn is_id(text: &str) -> bool {
     is_uuid || text.len() >= SHORTEST_HASH && is_hex(text) && is_mixed
 }
 
+/// Reads a number, which may have a decimal comma.
+pub(super) fn number(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let is_decimal = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    match text.split_once(',') {
+        Some((whole, part)) if is_decimal(part) && is_decimal(whole.trim_start_matches(['-', '+'])) => {
+            format!("{whole}.{part}").parse().ok()
+        }
+        _ => text.parse().ok(),
+    }
+}
+
+/// Whether the text is a date, a time or both, in digits.
+pub(super) fn is_time(text: &str) -> bool {
+    let text = text.trim();
+    let n_groups = text.split(|c: char| !c.is_ascii_digit()).filter(|group| !group.is_empty()).count();
+    let is_part = |c: char| c.is_ascii_digit() || " .:/-+,TZ".contains(c);
+    n_groups > 1
+        && text.starts_with(|c: char| c.is_ascii_digit())
+        && text.contains([':', '/', '-', '.'])
+        && text.chars().all(is_part)
+}
+
 /// Whether the text is a sentence with the brackets of a parse tree.
 pub(super) fn is_parse(text: &str) -> bool {
     let text = text.trim();

@@ -32,6 +32,9 @@ pub(crate) enum RowProblem {
 pub(crate) const OPEN_QUOTE: &str = "an open quote";
 
 impl RowProblem {
+    /// Ends the problem of a label that is a number outside of the classes, which have names.
+    pub(crate) const NUMBERED: &str = ": numbers count the classes from 0";
+
     /// Returns how many rows it costs: each line that an open quote takes in was meant as one.
     pub(crate) fn n_rows(&self) -> u64 {
         match self {
@@ -42,7 +45,7 @@ impl RowProblem {
 
     /// Whether a row with this `problem` would be read with other settings: with other columns, or as another format.
     pub(crate) fn is_of_format(problem: &str) -> bool {
-        problem.contains(OPEN_QUOTE)
+        problem.contains(OPEN_QUOTE) || problem.ends_with(Self::NUMBERED)
     }
 
     pub(crate) fn no_column(number: usize, n_columns: usize, kind: &str) -> Self {

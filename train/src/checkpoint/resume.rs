@@ -46,7 +46,7 @@ impl fmt::Display for Difference {
     "cannot resume from {}, because the run differs from the saved one:\n{}\n{}",
     path.display(),
     list(differences, keys_of_data),
-    remedy(differences, keys_of_data, path, [train, valid])
+    remedy(differences, keys_of_data, path, [train, valid]) + late_split(*splits_late)
 )]
 pub struct NotTheSameRun {
     /// The checkpoint.
@@ -59,6 +59,8 @@ pub struct NotTheSameRun {
     pub train: Vec<PathBuf>,
     /// The validation text, if it is named otherwise than before.
     pub valid: Vec<PathBuf>,
+    /// Whether `data.split` sets rows aside that the run was trained on.
+    pub splits_late: bool,
 }
 
 /// Returns the folder of the run that a checkpoint is in.
@@ -103,6 +105,17 @@ fn remedy(differences: &[Difference], keys_of_data: &[Difference], path: &Path, 
         answer += &format!(" To train these weights on it: kiln train --from {run}{train}{valid}{flags}");
     }
     answer
+}
+
+/// Returns why a split stays as it is.
+fn late_split(splits_late: bool) -> &'static str {
+    match splits_late {
+        true => {
+            "\ndata.split cannot be accepted: it sets rows aside that these weights were trained on. --set data.valid=FILE validates with \
+             other rows, here and with --from."
+        }
+        false => "",
+    }
 }
 
 /// Returns the flag that sets a key of a new run as it is now. Returns `None` for what `--from` keeps, and for values without a flag.
@@ -209,14 +222,16 @@ pub fn find_resume(
     }
 
     let skipped: Vec<String> = damaged.iter().map(|error| format!("skipped a damaged checkpoint: {error}")).collect();
-    differences.retain(|difference| !allowed.iter().any(|allowed| is_within(&difference.field, allowed)));
+    let splits_late = config.data.validates_trained_rows(&saved_config.data, false);
+    let is_allowed = |field: &str| allowed.iter().any(|allowed| is_within(field, allowed));
+    differences.retain(|Difference { field, .. }| !is_allowed(field) || (splits_late && field == "data.split"));
     if !differences.is_empty() {
         let is_other_text = differences.iter().any(|difference| difference.field == "data");
         let mut keys_of_data = if is_other_text { all_differences(&saved_config, config) } else { Vec::new() };
         keys_of_data.retain(|difference| OF_DATA.iter().any(|key| is_within(&difference.field, key)));
         let (train, mut valid) = (config.data.train.clone(), config.data.valid.clone());
         valid.retain(|file| !saved_config.data.valid.contains(file));
-        let error = anyhow::Error::new(NotTheSameRun { path, differences, keys_of_data, train, valid });
+        let error = anyhow::Error::new(NotTheSameRun { path, differences, keys_of_data, train, valid, splits_late });
         return Err(if skipped.is_empty() { error } else { error.context(skipped.join("\n")) });
     }
     Ok(Resume { path, snapshot, damaged })
@@ -319,7 +334,7 @@ mod tests {
             let path = "runs/a/checkpoints/step-00000010".into();
             let (differences, keys_of_data) = (differences.to_vec(), keys_of_data.to_vec());
             let (train, valid) = (vec!["a b.jsonl".into()], vec!["dev.jsonl".into()]);
-            NotTheSameRun { path, differences, keys_of_data, train, valid }.to_string()
+            NotTheSameRun { path, differences, keys_of_data, train, valid, splits_late: false }.to_string()
         };
         let data = difference("data", "contents 1", "contents 2");
         let keys = [

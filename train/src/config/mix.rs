@@ -70,6 +70,14 @@ impl DataConfig {
         distinct(self.valid.iter().chain(self.mix.iter().flat_map(|entry| &entry.valid)))
     }
 
+    /// Whether `split` sets rows aside that a run with the data `before` was trained on. A part of the rows that it set aside is safe, since
+    /// hashes decide, unless it chose them `otherwise`.
+    pub(crate) fn validates_trained_rows(&self, before: &Self, otherwise: bool) -> bool {
+        let shares = before.train_files().iter().any(|file| self.train.contains(file));
+        let is_part = !otherwise && self.split <= before.split && (self.split < 1.0) == (before.split < 1.0);
+        self.split > 0.0 && shares && !is_part
+    }
+
     /// Returns what decides the shares of the mixture.
     pub fn mix_shares(&self) -> MixShares {
         let weights: Vec<&MixWeight> = self.mix.iter().filter_map(|entry| entry.weight.as_ref()).collect();

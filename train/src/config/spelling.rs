@@ -1,4 +1,4 @@
-//! The size of a vocabulary for words that are spelled, such as a dictionary of pronunciations or a table of forms.
+//! The size of a vocabulary for words that are spelled, such as a dictionary of pronunciations or a table of forms, and for many characters.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,6 +20,10 @@ const MOST_WORDS_OF_SOURCE: f64 = 8.0;
 const MOST_WORDS_OF_FORM: f64 = 3.0;
 /// The share of a form's pairs of neighboring letters that its source has, too. Translations share a fifth.
 const ALIKE: f64 = 0.4;
+/// Signs of an expression without spaces (a regular expression, a formula), as a share of its characters, at least.
+const SIGNS: f64 = 0.2;
+/// Most words of a source whose target is an expression.
+const MOST_WORDS_OF_DESCRIPTION: f64 = 40.0;
 /// The share of targets that differ from all others, at least: the names of a few classes recur.
 const DISTINCT: f64 = 0.5;
 /// Entries that every vocabulary has: bytes and special tokens.
@@ -27,8 +31,8 @@ const ALWAYS: usize = 300;
 /// Rows that say what the text is.
 const ENOUGH: usize = 5000;
 
-/// Lowers the default size of the vocabulary where sources or targets are single words, so that tokens are letters and short parts of words.
-/// Looks at the texts as the model gets them. Changes `config` and the defaults `base`. Returns a sentence about it.
+/// Lowers the default size of the vocabulary where sources or targets are single words, so that tokens are letters and short parts of words,
+/// and raises it where the text has more characters than entries. Looks at the texts as the model gets them. Changes `config` and the defaults `base`. Returns a sentence about it.
 pub(super) fn spell(config: &mut Config, base: &mut Config, set: &SetKeys) -> Option<String> {
     let is_decided =
         ["tokenizer.vocab_size", "tokenizer.path", "tokenizer.kind"].into_iter().any(|key| set.contains(key));
@@ -44,21 +48,22 @@ pub(super) fn spell(config: &mut Config, base: &mut Config, set: &SetKeys) -> Op
     let read_as = CorpusConfig { filter: config.train_filter().ok()?, ..config.data.corpus.clone() };
     let corpus = PairCorpus::open(&config.data.train_files(), &read_as).ok()?;
     let (examples, _) = corpus.read_all().ok()?;
-    let why = reason(&examples[..examples.len().min(ENOUGH)])?;
 
     let letters: HashSet<char> =
         examples.iter().flat_map(|example| example.source.chars().chain(example.target.chars())).collect();
     let size = (ALWAYS + 2 * letters.len()).next_multiple_of(100);
     let before = config.tokenizer.vocab_size;
-    if size >= before {
-        return None;
-    }
+    let why = if before < ALWAYS + letters.len() {
+        format!("the text has {} different characters", letters.len())
+    } else {
+        let why = reason(&examples[..examples.len().min(ENOUGH)]).filter(|_| size < before)?;
+        format!("{why}, which are to be spelled")
+    };
     for config in [config, base] {
         config.tokenizer.vocab_size = size;
     }
     Some(format!(
-        "tokenizer.vocab_size {size} instead of {before}, because {why}, which are to be spelled (--set tokenizer.vocab_size=... decides \
-         otherwise)"
+        "tokenizer.vocab_size {size} instead of {before}, because {why} (--set tokenizer.vocab_size=... decides otherwise)"
     ))
 }
 
@@ -73,6 +78,10 @@ fn reason(examples: &[Example]) -> Option<&'static str> {
     let targets: HashSet<&str> = examples.iter().map(|pair| pair.target.as_str()).collect();
     let are_distinct = targets.len() as f64 >= DISTINCT * examples.len() as f64;
     let has_short_sources = is_short && of_source <= MOST_WORDS_OF_SOURCE && are_distinct;
+
+    let n_signs = |text: &str| text.chars().filter(|c| !c.is_alphanumeric() && !c.is_whitespace()).count();
+    let n_characters = mean(&|pair| pair.target.chars().count());
+    let are_expressions = of_target <= MOST_WORDS && mean(&|pair| n_signs(&pair.target)) >= SIGNS * n_characters;
     let are_forms = || {
         let [shared, all] = examples.iter().map(shared_letters).fold([0, 0], |sum, n| [sum[0] + n[0], sum[1] + n[1]]);
         shared as f64 >= ALIKE * all as f64
@@ -81,6 +90,9 @@ fn reason(examples: &[Example]) -> Option<&'static str> {
         () if examples.is_empty() => None,
         () if is_short && of_source <= MOST_WORDS => Some("sources are single words"),
         () if has_short_sources && of_target <= MOST_WORDS => Some("targets are single words"),
+        () if are_expressions && are_distinct && of_source <= MOST_WORDS_OF_DESCRIPTION => {
+            Some("targets are expressions without spaces")
+        }
         () if has_short_sources && of_target <= MOST_WORDS_OF_FORM && are_forms() => {
             Some("targets are forms of their sources")
         }
@@ -126,6 +138,25 @@ mod tests {
         assert_eq!(size("forms.tsv", form, false), (400, true), "targets are words, and sources have more");
         let parted = |i: usize| format!("aus{0}en{i} V;{1}\t{0}e{i} aus\n", ["mach", "putz", "leb"][i % 3], i % 4);
         assert_eq!(size("parted.tsv", parted, false), (400, true), "targets are made of their sources");
+        let expression = |i: usize| {
+            let word = ["lake", "door", "book"][i % 3];
+            format!(
+                "lines that have the string \"{word}\" {i} or more times before a vowel and then a digit\t(({word}){{{i},}}).*[aeiou].*\n"
+            )
+        };
+        assert_eq!(size("expressions.tsv", expression, false), (400, true), "targets are expressions");
+        let link = |i: usize| format!("the page about number {i} of the list of all the pages we have\tpage{i}\n");
+        assert_eq!(size("links.tsv", link, false), (4000, false), "words without signs, of long sources");
+        let sign = |i: usize| (0..10).filter_map(|k| char::from_u32(0x4e00 + (10 * i + k) as u32)).collect::<String>();
+        fs::write(
+            folder.path().join("signs.tsv"),
+            (0..450).map(|i| format!("{}\tthe sign {i}\n", sign(i))).collect::<String>(),
+        )
+        .expect("writable");
+        let mut many = presets::tiny();
+        many.data.train = vec![folder.path().join("signs.tsv")];
+        let note = spell(&mut many, &mut presets::tiny(), &SetKeys::default()).expect("characters have entries");
+        assert!(many.tokenizer.vocab_size > 9000 && note.contains("45"), "{note}");
         let phrases = |i: usize| format!("good morning {i}\tbuongiorno signora {i}\n");
         assert_eq!(size("phrases.tsv", phrases, false), (4000, false), "short sentences");
         let class = |i: usize| format!("w{}rd{i} V.PST\t{}\n", i % 10, ["good", "bad"][i % 2]);

@@ -12,8 +12,14 @@ use kiln_metrics::units::{counted, thousands};
 use kiln_model::TransformerConfig;
 
 use super::trained_tokenizer::{MadeFrom, Watched, find_or_make, read_through};
-use super::{Files, RunData, Vocabulary, classes, find_files, folding_note, n_threads, prompt, shared, streamed, text};
+use super::{
+    Files, RunData, Vocabulary, classes, find_files, folding_note, many_repeated, n_threads, prompt, shared, streamed,
+    text,
+};
 use crate::config::{ByteSize, Config};
+
+/// Rows that contradict earlier ones and are worth a warning, as a fraction.
+const CONTRADICTING: f64 = 0.01;
 
 pub(super) fn open(
     config: &Config,
@@ -80,7 +86,16 @@ fn in_memory(
         None => load_or_train(config, train, (files, &watched), &cache_dir.join("tokenizer"), note)?,
     };
     tokenizer.check(config.task)?;
-    let (source, notes) = source(config, &corpus, &tokenizer)?;
+
+    let (source, mut notes) = source(config, &corpus, &tokenizer)?;
+    let (n_repeated, n_other) = corpus.n_repeated();
+    notes.extend(many_repeated(n_repeated, corpus.report().kept, false));
+    if n_other as f64 > CONTRADICTING * corpus.report().kept as f64 {
+        let n = thousands(n_other as f64);
+        notes.push(format!(
+            "warning: {n} rows have the text of an earlier one and another label: a model cannot learn both, so correct them"
+        ));
+    }
     Ok(Rows { source, tokenizer, classes: corpus.classes(), corpus: Some(corpus), notes })
 }
 

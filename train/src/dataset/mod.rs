@@ -205,17 +205,20 @@ fn cache_at(
     if let Some(reason) = built_because {
         let (shown, secs) = (path.display(), start.elapsed().as_secs_f64());
         note(&format!("{shown}: built in {secs:.1}s ({reason}), {} tokens; {}", tokens(&cache), cache.report()));
-        let (kept, repeated) = (cache.report().kept, cache.n_duplicates());
-        if kept >= FEWEST_ROWS && repeated as f64 > REPEATED * kept as f64 {
-            let is_valid = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("valid"));
-            let then = match is_valid {
-                true => "a validation scores few different rows; filters leave them, so drop them from the file",
-                false => "an epoch sees few different rows; data.filter.drop_duplicates = true drops them",
-            };
-            note(&format!("warning: {repeated} of {kept} rows repeat an earlier one, so {then}"));
-        }
+        let is_valid = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("valid"));
+        many_repeated(cache.n_duplicates(), cache.report().kept, is_valid).iter().for_each(|warning| note(warning));
     }
     Ok(cache)
+}
+
+/// Warns of rows most of which repeat an earlier one.
+fn many_repeated(repeated: u64, kept: u64, is_valid: bool) -> Option<String> {
+    let then = match is_valid {
+        true => "a validation scores few different rows; filters leave them, so drop them from the file",
+        false => "an epoch sees few different rows; data.filter.drop_duplicates = true drops them",
+    };
+    (kept >= FEWEST_ROWS && repeated as f64 > REPEATED * kept as f64)
+        .then(|| format!("warning: {repeated} of {kept} rows repeat an earlier one, so {then}"))
 }
 
 /// Names a source of a mixture in messages.

@@ -210,17 +210,13 @@ impl Run {
         .into())
     }
 
-    /// Warns if `data.split` sets rows aside that the weights to start from were trained on. A smaller part of the same rows is safe, since
-    /// hashes decide.
+    /// Warns if `data.split` sets rows aside that the weights to start from were trained on.
     fn trained_validation(&self) -> Option<String> {
         let from = self.options.from.as_ref()?;
         let (before, now) = (&from.config.data, &self.config.data);
         let run = from.path.parent().and_then(Path::parent);
-        let shares = before.train.iter().any(|file| now.train.contains(file));
-        let is_alike = !run.is_some_and(|run| is_split_by_records(&from.config, run));
-        let is_part = is_alike && now.split <= before.split && (now.split < 1.0) == (before.split < 1.0);
-        let warns = shares && now.split > 0.0 && !is_part;
-        warns.then(|| {
+        let otherwise = run.is_some_and(|run| is_split_by_records(&from.config, run));
+        now.validates_trained_rows(before, otherwise).then(|| {
             format!(
                 "warning: data.split = {} sets rows aside that --from was trained on, so the validation looks too good; the split of that \
                  run was {}",

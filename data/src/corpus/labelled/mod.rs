@@ -21,6 +21,7 @@ pub(crate) use stream::LabelledRecord;
 pub use stream::{Classes, LabelledText};
 
 use super::filter::{RowFilter, repeated, row_hash};
+use super::jq::{self, path_in_jq};
 use super::json::{JsonFields, first_rows};
 use super::merged;
 use super::origins;
@@ -183,12 +184,25 @@ fn check<'a>(
     if let Some(merged) = report.shown.first().and_then(|row| merged_labels(&row.file, config)) {
         remedy = merged.into();
     }
+    if let Some(row) = report.shown.iter().find(|row| row.problem.ends_with(RowProblem::NUMBERED)) {
+        remedy = format!("{remedy}{}", counted_from_zero(&row.file, task, config)).into();
+    }
     if report.shown.iter().any(|row| row.problem.contains(OTHER_CLASS)) {
         let task = if task == Task::Tagging { "tagging" } else { "classification" };
         remedy = format!("{remedy}; with --from, --task {task} gives the model a new head for the classes of the rows")
             .into();
     }
     report.check(config.max_bad_rows, &name, &remedy, "data.labels.max_bad_rows")
+}
+
+/// Says how labels that are counted from 1 become numbers of the classes.
+fn counted_from_zero(file: &Path, task: Task, config: &LabelConfig) -> String {
+    let field = &config.label_field;
+    let format = FileFormat::by_name(file).filter(|_| task != Task::Tagging && !field.contains('{'));
+    let Some(format) = format else { return String::new() };
+    let path = path_in_jq(&field.split('.').map(str::to_owned).collect::<Vec<_>>());
+    let program = format!("{path} = (({path} | tonumber? | . - 1) // {path})");
+    format!("; if labels are counted from 1: {}, and read rows.jsonl", jq::command(file, format, &program))
 }
 
 /// Says how blank labels below filled ones are filled, in a table.
@@ -372,7 +386,8 @@ fn id_of(label: &Label, ids: &HashMap<&str, u32>, names: &[String]) -> std::resu
     }
     let known = names.iter().take(8).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
     let more = if names.len() > 8 { format!(" and {} more", names.len() - 8) } else { String::new() };
-    Err(RowProblem::Malformed(format!("label {:?} {OTHER_CLASS} {known}{more}", label.name())))
+    let counted = if label.number().is_some() && are_words(names) { RowProblem::NUMBERED } else { "" };
+    Err(RowProblem::Malformed(format!("label {:?} {OTHER_CLASS} {known}{more}{counted}", label.name())))
 }
 
 #[cfg(test)]

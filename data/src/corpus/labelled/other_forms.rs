@@ -14,7 +14,7 @@ use crate::corpus::pairs::{check_delimiter, flag, refuse_lines_above, rows_above
 use crate::corpus::scores;
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
-use crate::formats::{CsvRows, FileFormat, LineReader, WordColumns, is_conll};
+use crate::formats::{CsvRows, FileFormat, LineReader, WordColumns, is_conll, way_of_lossy};
 use crate::terminal::shell_word;
 
 /// Lines that show the form of a file.
@@ -236,9 +236,13 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
     };
     let several = meant[1].filter(|_| task == Task::Classification).and_then(|at| several_labels(path, rows, at));
     let scored = meant[1].filter(|at| task == Task::Classification && !is_class(*at));
+    // The commands read UTF-8.
+    let wrong_bytes = rows.iter().flatten().find(|cell| cell.contains(char::REPLACEMENT_CHARACTER));
+    let first_convert = wrong_bytes
+        .map_or(String::new(), |cell| format!("\n  first of all, it is not in UTF-8: {}", way_of_lossy(cell)));
     let or_data = if are_names(rows) { "" } else { "\n  if the first row is data: add one with names above it" };
     format!(
-        "the first row names the columns, and none of them is {}: it has {}\n  to name the columns: {}{or_classes}{or_data}{}",
+        "the first row names the columns, and none of them is {}: it has {}{first_convert}\n  to name the columns: {}{or_classes}{or_data}{}",
         missing.join(" or "),
         shown.join(", "),
         flags.join(" "),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::corpus::jq::fed;
+use crate::corpus::values::number;
 use crate::formats::{CsvRows, FileFormat};
 
 /// What may stand between two labels.
@@ -26,6 +27,10 @@ impl Several {
             && values.clone().filter(|value| !value.trim().is_empty()).all(|value| is_list(&value))
         {
             return Some(Self::Lists { are_quoted: values.clone().any(|value| value.contains(['\'', '"'])) });
+        }
+        // A number may have a decimal comma.
+        if values.clone().all(|value| number(value).is_some()) {
+            return None;
         }
         DIVIDERS.into_iter().find(|divider| are_combined(values.clone(), divider)).map(Self::Divided)
     }
@@ -97,6 +102,8 @@ mod tests {
             (&["sport; news", "sport", "news; weather", "weather"], Some(Several::Divided(";"))),
             (&["joy, love", "joy", "love, fear", "joy, fear"], Some(Several::Divided(","))),
             (&["Action/Adventure", "Sci-Fi/Fantasy", "Drama"], None),
+            (&["1,0", "1,5", "2,0", "2,5", "3"], None),
+            (&["1,2,3", "1", "2,3", "3"], Some(Several::Divided(","))),
             (&["a", "b"], None),
             (&["read/write", "open"], None),
             (&["B-PER", "I-PER", "O"], None),

@@ -40,6 +40,28 @@ fn numbers_are_sorted_by_value_and_may_stand_for_names() {
 }
 
 #[test]
+fn labels_counted_from_1_are_not_left_out_but_counted_from_0() {
+    let names = ["awful", "poor", "okay", "good", "superb"];
+    let named = LabelConfig { names: names.map(Into::into).into(), ..LabelConfig::default() };
+    for format in ["csv", "jsonl"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(format!("rows.{format}"));
+        let row = |n: usize| match format {
+            "csv" => format!("the text {n},{}\n", n % 5 + 1),
+            _ => format!("{{\"text\": \"the text {n}\", \"label\": {}}}\n", n % 5 + 1),
+        };
+        let rows: String = (0..60).map(row).collect();
+        let head = if format == "csv" { "text,label\n" } else { "" };
+        std::fs::write(&path, format!("{head}{rows}")).expect("writable");
+        let files = [path];
+        let refused = LabelledCorpus::read(&files, Task::Classification, &named).map(|corpus| corpus.names().to_vec());
+        let refused = refused.expect_err("no class 5").to_string();
+        assert!(refused.contains("\"superb\": numbers count the classes from 0"), "{refused}");
+        assert!(refused.contains(". - 1) // .label)") && !refused.contains("max_bad_rows="), "{refused}");
+    }
+}
+
+#[test]
 fn a_number_is_no_id_where_names_are_numbers() {
     let row =
         |label: &str| format!("{{\"text\": \"a\", \"label\": {label}, \"tags\": [{label}], \"tokens\": [\"a\"]}}\n");

@@ -212,7 +212,24 @@ fn a_vocabulary_that_is_too_small_is_refused() {
         let small = TokenizerConfig { vocab_size: 280, ..config(kind) };
         let text = PairTokenizers::train(&small, &corpus, 1).expect_err("too small").to_string();
         assert!(text.contains("vocab_size = 280 is too small: the text has"), "{text}");
-        assert!(text.contains("set it to at least"), "{text}");
+
+        // What it offers works, and nothing else is offered.
+        let number = |behind: &str| {
+            let digits = text.split(behind).nth(1).expect("a remedy").split(|c: char| !c.is_ascii_digit());
+            digits.into_iter().next().and_then(|digits| digits.parse::<usize>().ok()).expect("a number")
+        };
+        let [least, roomy] =
+            [number("set it to at least "), number(&format!("at least {}, ", number("set it to at least ")))];
+        for vocab_size in [least, roomy] {
+            PairTokenizers::train(&TokenizerConfig { vocab_size, ..small.clone() }, &corpus, 1).expect("large enough");
+        }
+        let without = TokenizerConfig { byte_fallback: false, ..small.clone() };
+        let fits = small.byte_fallback && PairTokenizers::train(&without, &corpus, 1).is_ok();
+        assert_eq!(
+            text.contains("byte_fallback = false"),
+            fits && kind != TokenizerKind::ByteLevelBpe,
+            "{kind:?}: {text}"
+        );
         let tiny = TokenizerConfig { vocab_size: 200, ..config(kind) };
         assert!(PairTokenizers::train(&tiny, &corpus, 1).expect_err("too small").to_string().contains("260 special"));
     }

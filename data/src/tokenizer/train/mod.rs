@@ -102,6 +102,9 @@ fn failed(error: impl std::fmt::Display) -> Error {
     Error::tokenizer(None, format!("training failed: {error}"))
 }
 
+/// Entries of `byte_fallback`.
+const BYTES: usize = 256;
+
 /// Refuses a vocabulary size that does not leave an entry for each character of the text.
 fn check_size(config: &TokenizerConfig, controls: &[String], words: &WordCounts) -> Result<()> {
     let reserved = config.reserved_tokens(controls.len());
@@ -116,15 +119,18 @@ fn check_size(config: &TokenizerConfig, controls: &[String], words: &WordCounts)
     if config.vocab_size >= needed {
         return Ok(());
     }
-    let byte_fallback = config.byte_fallback && matches!(config.kind, TokenizerKind::Bpe | TokenizerKind::Unigram);
+
+    let has_bytes = config.byte_fallback && matches!(config.kind, TokenizerKind::Bpe | TokenizerKind::Unigram);
+    let fits_without = has_bytes && config.vocab_size >= needed - BYTES;
+    let roomy = (needed + characters).next_multiple_of(100);
     Err(Error::tokenizer(
         None,
         format!(
             "tokenizer.vocab_size = {} is too small: the text has {} different characters and {reserved} entries are \
-             reserved; set it to at least {needed} (or lower tokenizer.character_coverage{})",
+             reserved; set it to at least {needed}, {roomy} to have room for words (or lower tokenizer.character_coverage{})",
             config.vocab_size,
             words.alphabet.len(),
-            if byte_fallback { ", or set tokenizer.byte_fallback = false" } else { "" }
+            if fits_without { ", or set tokenizer.byte_fallback = false" } else { "" }
         ),
     ))
 }

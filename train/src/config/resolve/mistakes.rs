@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use toml::Value;
 
 use super::meant::{LENGTHS_OF_PAIRS, OPTIONAL_KEYS};
-use super::other_names::{is_number_of_layers, layer_keys, other_name};
+use super::other_names::{is_number_of_layers, layer_keys, other_name, squashed};
 use super::other_values::other_value;
 use crate::config::suggest::{did_you_mean, nearest};
 
@@ -20,6 +20,9 @@ const OTHER_SECTIONS: [(&str, &str); 8] = [
     ("generation", "generate"),
     ("vocab", "tokenizer"),
 ];
+
+/// What other trainers call the text that is scored after the training.
+const TEST_TEXT: [&str; 7] = ["test", "testfile", "testfiles", "testpref", "testdata", "testset", "testpath"];
 
 /// Describes in one sentence why a key could not be read.
 pub(super) fn explain(key: &str, error: &toml::de::Error, known: &[(String, Value)]) -> String {
@@ -109,6 +112,11 @@ pub(super) fn correct_mix(key: &str, error: &toml::de::Error, mix: &mut Value) -
 
 fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> String {
     let last = key.rsplit('.').next().unwrap_or(key);
+    if TEST_TEXT.contains(&squashed(last).as_str()) {
+        return format!(
+            "unknown key {key}: training reads no test text; afterwards, kiln evaluate RUN --data FILE scores it"
+        );
+    }
     if let Some(meant) = other_name(last) {
         let of_pairs = if meant == "data.text.seq_len" { &LENGTHS_OF_PAIRS[..] } else { &[] };
         let meant = [&[meant], of_pairs].concat().join(" or ");

@@ -9,6 +9,7 @@ use crate::corpus::fields::{
 };
 use crate::corpus::roles::{Role, is_of, is_reply};
 use crate::corpus::text::Task;
+use crate::corpus::values::{is_time, number};
 
 /// The cells of a column, without its name.
 pub(super) fn cells(rows: &[Vec<String>], at: usize) -> impl Iterator<Item = &String> + Clone {
@@ -26,7 +27,7 @@ fn recurs(rows: &[Vec<String>], at: usize) -> bool {
 }
 
 fn are_numbers(rows: &[Vec<String>], at: usize) -> bool {
-    cells(rows, at).all(|cell| cell.trim().parse::<f64>().is_ok())
+    cells(rows, at).all(|cell| number(cell).is_some() || is_time(cell))
 }
 
 /// Whether the first row surely has names: a usual one, or a word above numbers.

@@ -28,6 +28,31 @@ fn a_table_with_other_names_is_answered_with_flags_to_paste() {
 }
 
 #[test]
+fn labels_with_decimal_commas_are_numbers_and_times_are_no_texts() {
+    for (times, what) in [("05.01.2024 10:", "dates"), ("2024-01-05T10:", "ISO"), ("10:", "times")] {
+        let row =
+            |n: usize| format!("{times}{:02};the room is warm, {n},5 degrees;{},{}\n", n + 10, n % 4 + 1, 5 * (n % 2));
+        let rows: String = (0..24).map(row).collect();
+        let text = refused("a.csv", &format!("Zeit;Meldung;Komfort\n{rows}"), Task::Classification);
+        let flags = "to name the columns: --set data.labels.text_field=Meldung --set data.labels.label_field=Komfort\n";
+        assert!(text.contains(flags) && text.contains("numbers on a scale (1 to 4.5"), "{what}: {text}");
+        assert!(text.contains("gsub(\",\"; \".\")") && !text.contains("several labels"), "{what}: {text}");
+    }
+}
+
+#[test]
+fn a_table_in_another_encoding_is_converted_before_its_columns_are_named() {
+    let rows: String = (0..24).map(|n| format!("la citt\u{e0} {n};{}\n", ["bene", "male"][n % 2])).collect();
+    let bytes: Vec<u8> = format!("testo;voto\n{rows}").chars().map(|c| c as u8).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.csv");
+    std::fs::write(&path, bytes).expect("writable");
+    let refused =
+        check_form(&path, Task::Classification, &LabelConfig::default()).expect_err("other names").to_string();
+    assert!(refused.contains("iconv -f cp1252 -t utf-8") && refused.contains("label_field=voto"), "{refused}");
+}
+
+#[test]
 fn a_second_text_and_other_classes_are_offered() {
     let rows: String = (0..20)
         .map(|n| format!("the first text {n},{},a second one {n},{}\n", ["low", "high"][n % 2], ["A", "B", "C"][n % 3]))
