@@ -3,6 +3,7 @@
 use std::iter;
 use std::path::{Path, PathBuf};
 
+use super::pool::{Lent, Pool};
 use super::seen::SeenRows;
 use crate::corpus::{
     ChatMessage, Conversation, DocumentPart, Pair, PairBlock, PairCorpus, Preference, RowParser, RowReport, TextBlock,
@@ -94,15 +95,21 @@ impl EncodedBlock {
 /// Tokenizes pairs.
 pub(super) struct PairBlockEncoder<'a> {
     corpus: &'a PairCorpus,
-    encoder: PairEncoder,
+    encoder: Lent<'a, PairEncoder>,
     narrow: bool,
     source: Vec<u32>,
     target: Vec<u32>,
 }
 
 impl<'a> PairBlockEncoder<'a> {
-    pub(super) fn new(corpus: &'a PairCorpus, tokenizers: &PairTokenizers, narrow: bool) -> Self {
-        let encoder = tokenizers.encoder().splitting_special_tokens(corpus.config().split_special_tokens);
+    pub(super) fn new(
+        corpus: &'a PairCorpus,
+        tokenizers: &PairTokenizers,
+        pool: &'a Pool<PairEncoder>,
+        narrow: bool,
+    ) -> Self {
+        let new = || tokenizers.encoder().splitting_special_tokens(corpus.config().split_special_tokens);
+        let encoder = pool.lend(new);
         Self { corpus, encoder, narrow, source: Vec::new(), target: Vec::new() }
     }
 
@@ -149,14 +156,20 @@ impl<'a> PairBlockEncoder<'a> {
 /// Tokenizes documents.
 pub(super) struct TextBlockEncoder<'a> {
     corpus: &'a TextCorpus,
-    encoder: TextEncoder,
+    encoder: Lent<'a, TextEncoder>,
     narrow: bool,
     ids: Vec<u32>,
 }
 
 impl<'a> TextBlockEncoder<'a> {
-    pub(super) fn new(corpus: &'a TextCorpus, tokenizer: &TextTokenizer, narrow: bool) -> Self {
-        let encoder = tokenizer.encoder().splitting_special_tokens(corpus.config().split_special_tokens);
+    pub(super) fn new(
+        corpus: &'a TextCorpus,
+        tokenizer: &TextTokenizer,
+        pool: &'a Pool<TextEncoder>,
+        narrow: bool,
+    ) -> Self {
+        let new = || tokenizer.encoder().splitting_special_tokens(corpus.config().split_special_tokens);
+        let encoder = pool.lend(new);
         Self { corpus, encoder, narrow, ids: Vec::new() }
     }
 

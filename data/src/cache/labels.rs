@@ -10,6 +10,7 @@ use super::build::with_suffix;
 use super::encode::EncodedBlock;
 use super::fingerprint::{Ledger, label_fingerprint};
 use super::format::{CacheKind, Header};
+use super::pool::Pool;
 use super::rows::{Placed, Rows, Sink, text_header};
 use crate::corpus::{
     BlockStart, Classes, Labelled, LabelledRecord, LabelledText, RowFilter, RowReport, TextBlock, for_each_block,
@@ -25,13 +26,14 @@ pub(super) struct Labels {
     text: LabelledText,
     tokenizer: TextTokenizer,
     shape: LabelledShape,
+    encoders: Pool<Option<LabelledEncoder>>,
     header: Header,
 }
 
 impl Labels {
     pub(super) fn new(text: LabelledText, tokenizer: &TextTokenizer, shape: LabelledShape) -> Self {
         let header = Header { max_target_len: shape.max_len as u32, ..text_header(CacheKind::Labelled, tokenizer) };
-        Self { text, tokenizer: tokenizer.clone(), shape, header }
+        Self { text, tokenizer: tokenizer.clone(), shape, encoders: Pool::default(), header }
     }
 }
 
@@ -65,11 +67,11 @@ impl Rows for Labels {
         for_each_block(
             self.text.blocks_from(start).take(blocks.end).skip(blocks.start),
             num_threads,
-            || None,
+            || self.encoders.lend(|| None),
             |encoder, block| {
-                let encoder = match encoder {
+                let encoder = match &mut **encoder {
                     Some(encoder) => encoder,
-                    None => encoder.insert(self.shape.encoder(&self.tokenizer)?),
+                    none => none.insert(self.shape.encoder(&self.tokenizer)?),
                 };
                 Ok(Placed::of(&block, self.encode_block(&block, encoder, &resolve)?))
             },

@@ -10,6 +10,7 @@ mod format;
 mod labels;
 mod lengths;
 mod mmap;
+mod pool;
 mod rows;
 mod seen;
 mod shards;

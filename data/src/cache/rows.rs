@@ -9,11 +9,14 @@ use blake3::Hash;
 use super::encode::{ChatBlockEncoder, EncodedBlock, PairBlockEncoder, TextBlockEncoder};
 use super::fingerprint::{Ledger, pair_fingerprint, text_fingerprint};
 use super::format::{CacheKind, Header};
+use super::pool::Pool;
 use crate::corpus::{
     BlockStart, Learn, PairCorpus, RowFilter, RowParser, RowReport, TextBlock, TextCorpus, for_each_block,
 };
 use crate::error::Result;
-use crate::tokenizer::{ChatEncoder, ChatTemplate, PairTokenizers, SpecialEncoder, TextTokenizer};
+use crate::tokenizer::{
+    ChatEncoder, ChatTemplate, PairEncoder, PairTokenizers, SpecialEncoder, TextEncoder, TextTokenizer,
+};
 
 /// A tokenized block and where it lies.
 pub(super) struct Placed {
@@ -69,14 +72,14 @@ pub(super) struct Texts {
 /// How texts become tokens.
 #[derive(Debug)]
 enum Encoding {
-    Documents(Box<TextTokenizer>),
+    Documents(Box<TextTokenizer>, Pool<TextEncoder>),
     Conversations(Box<SpecialEncoder>, ChatTemplate),
 }
 
 impl Texts {
     pub(super) fn documents(corpus: TextCorpus, tokenizer: &TextTokenizer) -> Self {
         let (encoding, header) =
-            (Encoding::Documents(tokenizer.clone().into()), text_header(CacheKind::Text, tokenizer));
+            (Encoding::Documents(tokenizer.clone().into(), Pool::default()), text_header(CacheKind::Text, tokenizer));
         Self { corpus, encoding, header }
     }
 
@@ -129,10 +132,10 @@ impl Rows for Texts {
         let blocks = corpus.blocks_from(start).take(blocks.end).skip(blocks.start);
 
         match &self.encoding {
-            Encoding::Documents(tokenizer) => for_each_block(
+            Encoding::Documents(tokenizer, pool) => for_each_block(
                 blocks,
                 num_threads,
-                || TextBlockEncoder::new(corpus, tokenizer, self.header.is_narrow()),
+                || TextBlockEncoder::new(corpus, tokenizer, pool, self.header.is_narrow()),
                 |encoder, block| Ok(Placed::of(&block, encoder.encode(&block)?)),
                 sink,
             ),
@@ -159,6 +162,7 @@ impl Rows for Texts {
 pub(super) struct Pairs {
     corpus: PairCorpus,
     tokenizers: PairTokenizers,
+    encoders: Pool<PairEncoder>,
     header: Header,
 }
 
@@ -171,7 +175,7 @@ impl Pairs {
             max_target_len: corpus.config().max_target_len as u32,
             ..Header::new(CacheKind::Pairs, tokenizers.fingerprint_hash())
         };
-        Self { header, corpus, tokenizers: tokenizers.clone() }
+        Self { header, corpus, tokenizers: tokenizers.clone(), encoders: Pool::default() }
     }
 }
 
@@ -205,7 +209,7 @@ impl Rows for Pairs {
         for_each_block(
             self.corpus.blocks_from(start).take(blocks.end).skip(blocks.start),
             num_threads,
-            || PairBlockEncoder::new(&self.corpus, &self.tokenizers, narrow),
+            || PairBlockEncoder::new(&self.corpus, &self.tokenizers, &self.encoders, narrow),
             |encoder, block| {
                 let encoded = encoder.encode(&block, &parser)?;
                 Ok(Placed { start: block.start(), is_first: block.is_first, continues: false, encoded })

@@ -227,7 +227,8 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
     let unclear = unclear_class(rows, task, &meant, columns);
     let is_class = |at: usize| unclear.is_some() && meant[1] == Some(at);
     let name = |at: &Option<usize>| at.filter(|at| !is_class(*at)).map_or("NAME", |at| first[at].trim());
-    let wrong = known.iter().zip(&meant).filter(|((_, now), at)| name(at) != now && !now.contains('{'));
+    let wrong =
+        known.iter().zip(&meant).filter(|((_, now), at)| (name(at) != now || now == "NAME") && !now.contains('{'));
     let flags: Vec<String> = wrong.map(|((key, _), at)| flag(key, name(at))).collect();
     let or_classes = match (&unclear, other_classes(rows, task, &meant)) {
         (Some(found), _) => format!("\n  {found}"),
