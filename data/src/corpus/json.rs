@@ -82,8 +82,8 @@ pub(super) struct FirstRows {
     pub(super) rows: Vec<Map<String, Value>>,
     /// The fields of the first row in the order of the file, with dots for nested objects.
     pub(super) order: Vec<String>,
-    /// Whether one of the first records is a list.
-    pub(super) has_list: bool,
+    /// The lists among the first records.
+    pub(super) lists: Vec<Vec<Value>>,
 }
 
 /// Returns the first JSON objects of a file. Empty if it cannot be read.
@@ -99,7 +99,7 @@ pub(super) fn usual_rows(path: &Path, format: FileFormat) -> FirstRows {
 
 /// Reads the first rows of a file, and lets the one that `begin` names come first.
 fn read_rows(path: &Path, format: FileFormat, begin: impl Fn(&[Map<String, Value>]) -> usize) -> FirstRows {
-    let (mut rows, mut lines, mut n_lists) = (Vec::new(), Vec::new(), 0);
+    let (mut rows, mut lines, mut lists) = (Vec::new(), Vec::new(), Vec::new());
     let Ok(mut records) = format.open(path, &Wanted::all()) else { return FirstRows::default() };
     for _ in 0..100 {
         let mut line = Vec::new();
@@ -109,7 +109,7 @@ fn read_rows(path: &Path, format: FileFormat, begin: impl Fn(&[Map<String, Value
                 rows.push(row);
                 lines.push(line);
             }
-            Ok(Value::Array(_)) => n_lists += 1,
+            Ok(Value::Array(list)) => lists.push(list),
             _ => {}
         }
     }
@@ -118,8 +118,7 @@ fn read_rows(path: &Path, format: FileFormat, begin: impl Fn(&[Map<String, Value
         rows[..=at].rotate_right(1);
     }
     let order = lines.get(at).map_or_else(Vec::new, |line| field_order(line));
-    // One list may be anything.
-    FirstRows { rows, order, has_list: n_lists > 1 }
+    FirstRows { rows, order, lists }
 }
 
 /// Returns the first row with the fields that most rows have. `None` if no fields belong to most of them.

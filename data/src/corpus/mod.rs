@@ -31,6 +31,7 @@ mod roles;
 mod scores;
 mod share;
 mod size;
+mod table_lines;
 mod template;
 mod text;
 mod unknown;

@@ -37,6 +37,18 @@ const JOIN: &str = concat!(
 const GAME: &str = "[Event ";
 const MAIL: &str = "From ";
 
+/// Lines between documents, each with the pattern that `awk` finds it with.
+const DIVIDERS: [(&str, &str); 6] = [
+    ("%", "^%$"),
+    ("%%", "^%%$"),
+    ("$$$$", "^[$][$][$][$]$"),
+    ("</s>", "^<[/]s>$"),
+    ("<|endoftext|>", "^<[|]endoftext[|]>$"),
+    ("<|end_of_text|>", "^<[|]end_of_text[|]>$"),
+];
+/// Lines between documents from which they are not chance.
+const ENOUGH_DIVIDERS: usize = 3;
+
 /// What a text file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlainForm {
@@ -56,6 +68,8 @@ pub(super) enum PlainForm {
     Pgn,
     /// Mails, one after another.
     Mbox,
+    /// Documents with a line between them, such as `%`.
+    Divided(&'static str),
     /// Sentences with corrections: lines with `S` and `A` in front.
     M2,
 }
@@ -108,13 +122,19 @@ pub(super) fn form_of(path: &Path) -> Option<PlainForm> {
         () if first.starts_with(MAIL) && count(&|line| line.starts_with("Subject: ")) > 0 && breaks(MAIL) => {
             PlainForm::Mbox
         }
-        () => return None,
+        () => {
+            let divides = |(divider, _): &(&str, &str)| count(&|line| line == *divider) >= ENOUGH_DIVIDERS;
+            PlainForm::Divided(DIVIDERS.into_iter().find(divides)?.0)
+        }
     })
 }
 
 impl PlainForm {
     /// Says what plain text takes from the file, and how its text alone is read.
     pub(super) fn note(self, path: &Path) -> String {
+        if let Self::Divided(divider) = self {
+            return divided(path, divider);
+        }
         let is_in_files = "and read it with --set data.text.format=files";
         let by_blank_lines = "whose documents blank lines separate";
         let (what, program, then) = match self {
@@ -158,6 +178,7 @@ impl PlainForm {
                 "awk '/^From / && n++ {print \"\"} NF'",
                 by_blank_lines,
             ),
+            Self::Divided(_) => return String::new(),
         };
         let text = match self {
             Self::M2 => "the sentences before their correction",
@@ -170,7 +191,7 @@ impl PlainForm {
 
     /// Whether only the division at blank lines breaks what belongs together.
     pub(super) fn is_of_blank_lines(self) -> bool {
-        matches!(self, Self::Pgn | Self::Mbox)
+        matches!(self, Self::Pgn | Self::Mbox | Self::Divided(_))
     }
 
     /// Returns the command that makes pairs of two files of subtitles; `None` for other text.
@@ -186,6 +207,19 @@ impl PlainForm {
             false => kept_apart(source, &kept_apart(target, &said)),
         })
     }
+}
+
+/// Says how documents with a line between them are read.
+fn divided(path: &Path, divider: &str) -> String {
+    let pattern = DIVIDERS.iter().find(|(line, _)| *line == divider).map_or("", |(_, pattern)| pattern);
+    let program = format!("awk '{{sub(/\\r$/, \"\")}} /{pattern}/ {{print \"\"; next}} NF'");
+    let said = format!(
+        "{}: lines {divider:?} seem to divide its documents, and blank lines do so in their place; to learn whole ones: {} > plain.txt, whose \
+         documents blank lines separate",
+        path.display(),
+        piped(path, &program)
+    );
+    kept_apart(path, &said)
 }
 
 /// Says how the text of a page with tags is taken out. Its paragraphs are divided by blank lines.
@@ -214,7 +248,19 @@ mod tests {
         "1\n00:00:02,000 --> 00:00:03,500\nShe went <i>home</i>.\n\n2\n00:01:02,000 --> 00:01:03,000\nTwo\nlines\n\n";
 
     /// Each file with its form and the plain text that the command of its note makes.
-    const FILES: [(&str, &str, PlainForm, &str); 10] = [
+    const FILES: [(&str, &str, PlainForm, &str); 12] = [
+        (
+            "a.txt",
+            "A day.\n\nOr is it?\n%\nBuy.\n  - Sell\n%\nGo.\r\n%\r\nAt last 5 %.\n",
+            PlainForm::Divided("%"),
+            "A day.\nOr is it?\n\nBuy.\n  - Sell\n\nGo.\n\nAt last 5 %.\n",
+        ),
+        (
+            "a.txt",
+            "One.\n<|endoftext|>\nTwo.\n\nlines\n<|endoftext|>\nThree.\n<|endoftext|>\n",
+            PlainForm::Divided("<|endoftext|>"),
+            "One.\n\nTwo.\nlines\n\nThree.\n\n",
+        ),
         (
             "a.m2",
             "S He go .\nA 1 2|||R:VERB|||goes|||REQUIRED|||-NONE-|||0\n\nS It is .\nA -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0\n",
@@ -282,6 +328,7 @@ mod tests {
             ("b.txt", "> a quotation\n> of a mail\n\nand an answer\n"),
             ("b.txt", "[Verse]\nAm  F  C\nShe went home\n"),
             ("b.txt", "From here on, all is text.\n"),
+            ("b.txt", "It is 5 %\n5\n%\nof all\n"),
             ("b.txt", ""),
         ] {
             let file = folder.path().join(name);

@@ -1,5 +1,6 @@
 //! CSV and TSV as records: the first row names the fields of the others. Cells may be quoted.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
 
 use super::cell_list::write_list;
@@ -72,19 +73,26 @@ pub(crate) struct Width {
     /// Columns up to the last one with a name.
     least: usize,
     most: usize,
+    /// A hash of the names.
+    names: u64,
 }
 
 impl Width {
     /// Takes the cells of the header.
     pub(crate) fn of<C: AsRef<[u8]>>(header: impl Iterator<Item = C>) -> Self {
-        let (n_filled, most) = count_cells(header);
-        Self { least: n_filled, most }
+        let (n_filled, most, names) = count_cells(header);
+        Self { least: n_filled, most, names }
     }
 
     /// Returns what is wrong with a row that has more texts than the header has columns, or fewer cells than it has names: its texts
-    /// are probably not below their names.
+    /// are probably not below their names. A row that is the header once more is wrong, too.
     pub(crate) fn problem<C: AsRef<[u8]>>(self, row: impl Iterator<Item = C>) -> Option<RowProblem> {
-        let (n_filled, n_cells) = count_cells(row);
+        let (n_filled, n_cells, names) = count_cells(row);
+        if n_filled > 1 && n_filled == self.least && names == self.names {
+            let found =
+                "the row has the names of the columns once more, as where tables are joined: leave this header out";
+            return Some(RowProblem::Malformed(found.to_owned()));
+        }
         let fits = n_filled <= self.most && n_cells >= self.least;
         (n_filled > 0 && !fits).then(|| {
             RowProblem::Malformed(format!(
@@ -95,12 +103,19 @@ impl Width {
     }
 }
 
-/// Counts the cells of a row up to the last one that is not blank, and all of them.
-fn count_cells<C: AsRef<[u8]>>(cells: impl Iterator<Item = C>) -> (usize, usize) {
-    cells.zip(1..).fold((0, 0), |(n_filled, _), (cell, n)| match cell.as_ref().trim_ascii().is_empty() {
-        true => (n_filled, n),
-        false => (n, n),
-    })
+/// Counts the cells of a row up to the last one that is not blank, and all of them. The third number is a hash of the former.
+fn count_cells<C: AsRef<[u8]>>(cells: impl Iterator<Item = C>) -> (usize, usize, u64) {
+    let (mut hasher, mut n_filled, mut n_cells) = (DefaultHasher::new(), 0, 0);
+    for cell in cells {
+        let cell = cell.as_ref().trim_ascii();
+        n_cells += 1;
+        if !cell.is_empty() {
+            n_filled = n_cells;
+            hasher.write_usize(n_cells);
+            hasher.write(cell);
+        }
+    }
+    (n_filled, n_cells, hasher.finish())
 }
 
 struct TableRecords {
@@ -185,6 +200,21 @@ mod tests {
         let bad: Vec<u64> =
             found.iter().filter(|(_, place)| place.problem.is_some()).map(|(_, place)| place.line).collect();
         assert_eq!(bad, [5, 6], "{found:?}");
+    }
+
+    #[test]
+    fn a_header_that_stands_again_between_the_rows_is_not_one_of_them() {
+        let wanted = Wanted::only(["text".to_owned()]);
+        for (name, text) in [
+            ("a.csv", "text,label\na,x\ntext,label\nb,y\n\"text\", label \ntext,x\nlabel,text\n"),
+            ("a.tsv", "text\tlabel\t\na\tx\ntext\tlabel\nb\ty\ntext\tlabel\t\ntext\tx\nlabel\ttext\n"),
+        ] {
+            let found = read(name, text, &wanted).expect("a table");
+            let bad: Vec<u64> = found.iter().filter(|(_, at)| at.problem.is_some()).map(|(_, at)| at.line).collect();
+            assert_eq!(bad, [3, 5], "{found:?}");
+        }
+        let found = read("a.csv", "text\na\ntext\n", &wanted).expect("a table");
+        assert!(found.iter().all(|(_, place)| place.problem.is_none()), "a text of one word: {found:?}");
     }
 
     #[test]

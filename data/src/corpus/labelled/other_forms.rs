@@ -1,6 +1,7 @@
 //! Labelled rows in a form that the run does not read: tables with other names or none, CoNLL by another name, and fastText.
 
 mod guess;
+mod marked_lines;
 mod slashed;
 mod words;
 
@@ -12,6 +13,7 @@ use super::{FAST_TEXT, LabelConfig};
 use crate::corpus::jq::{piped, with_other_output};
 use crate::corpus::pairs::{check_delimiter, flag, refuse_lines_above, rows_above};
 use crate::corpus::scores;
+use crate::corpus::table_lines::ending_of_table;
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader, WordColumns, is_conll, way_of_lossy};
@@ -66,6 +68,11 @@ fn find_form(path: &Path, task: Task, config: &LabelConfig) -> Result<()> {
     if let Some(found) = conll(&lines, task) {
         return refuse(found);
     }
+    if let Some(found) =
+        marked_lines::advice(path, &lines, config).filter(|_| !is_table && task == Task::Classification)
+    {
+        return refuse(found);
+    }
     if !is_table && let Some(ending) = ending_of_table(&lines) {
         return refuse(format!(
             "its lines are the rows of a table, which its name does not tell: let its name end in .{ending}"
@@ -101,31 +108,6 @@ fn of_fast_text(path: &Path, lines: &[String], config: &LabelConfig) -> String {
         "its lines begin with a class, as in files of fastText ({FAST_TEXT}...): make a table of them, with {} > rows.tsv{several}",
         piped(path, &program)
     )
-}
-
-/// Returns the ending of a table with these lines, if nearly all of them have as many delimiters as the first.
-fn ending_of_table(lines: &[String]) -> Option<&'static str> {
-    let filled: Vec<&String> = lines.iter().filter(|line| !line.trim().is_empty()).collect();
-    let first = filled.first().filter(|line| filled.len() > 2 && !line.trim_start().starts_with(['{', '[']))?;
-    let divides = |delimiter: char, first: &str| {
-        let n = first.matches(delimiter).count();
-        let n_alike = filled.iter().filter(|line| line.matches(delimiter).count() == n).count();
-        n > 0 && 10 * n_alike >= 9 * filled.len()
-    };
-    if divides('\t', first) {
-        return Some("tsv");
-    }
-    // Sentences have commas, too: the first row must have names.
-    let are_names = |delimiter: char| {
-        first.split(delimiter).all(|name| {
-            let name = name.trim().trim_matches('"');
-            !name.is_empty() && name.len() <= 30 && name.chars().all(|c| c.is_alphanumeric() || "_-. ".contains(c))
-        })
-    };
-    [',', ';'].into_iter().find(|delimiter| are_names(*delimiter) && first.contains(*delimiter)).and_then(|delimiter| {
-        let has_more = filled.iter().filter(|line| line.contains(delimiter)).count();
-        (has_more == filled.len()).then_some("csv")
-    })
 }
 
 /// Says how lines in CoNLL columns are read.

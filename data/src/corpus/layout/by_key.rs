@@ -1,11 +1,13 @@
 //! Texts by their keys in one object: dictionaries, and catalogues of a program's texts.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use super::wrapped::one_object;
-use crate::corpus::jq;
+use crate::corpus::jq::{self, path_in_jq};
+use crate::corpus::pairs::{OR_REVERSED, names_text};
 use crate::corpus::text::Task;
 use crate::formats::FileFormat;
 use crate::terminal::shell_path;
@@ -24,6 +26,8 @@ pub(super) struct TextsByKey {
     are_named: bool,
     /// Whether all values are texts.
     is_pure: bool,
+    /// The names of languages whose texts all lie in this object, by the same keys.
+    languages: Vec<String>,
 }
 
 /// Returns the texts in a file that is one object of several lines, or of one that is not a row. `rows` are the first lines that are
@@ -44,7 +48,42 @@ pub(super) fn texts_in(file: &Path, format: FileFormat, rows: &[Map<String, Valu
     let is_file = n_lines > 1 || n >= 4 * FEWEST && (is_flat || n >= MANY);
     let is_found = is_file && !has_list && n >= FEWEST && n as f64 >= MOSTLY * n_values as f64;
     let are_named = !is_flat || 2 * n_names > object.len();
-    is_found.then_some(TextsByKey { n, are_named, is_pure: n == n_values })
+    is_found.then(|| TextsByKey { n, are_named, is_pure: n == n_values, languages: languages_of(&object) })
+}
+
+/// Returns the names of the languages in an object that has the texts of each by the same keys.
+fn languages_of(object: &Map<String, Value>) -> Vec<String> {
+    let is_code = |name: &str| {
+        let mut parts = name.split(['-', '_']);
+        let is_short = |part: &str, most: usize| (2..=most).contains(&part.len()) && part.is_ascii();
+        parts.next().is_some_and(|part| is_short(part, 3) && part.bytes().all(|byte| byte.is_ascii_lowercase()))
+            && parts.all(|part| is_short(part, 4))
+    };
+    let inner: Vec<(&String, BTreeSet<Vec<String>>)> = object
+        .iter()
+        .filter(|(name, value)| value.is_object() && (is_code(name) || names_text(name)))
+        .map(|(name, value)| (name, paths_of(value)))
+        .collect();
+    let (Some((_, first)), n) = (inner.first(), inner.len()) else { return Vec::new() };
+    let are_shared = inner.iter().all(|(_, keys)| 2 * keys.intersection(first).count() > first.len().min(keys.len()));
+    let is_found = n > 1 && n == object.values().filter(|value| value.is_object()).count() && n <= first.len();
+    if is_found && are_shared { inner.into_iter().map(|(name, _)| name.clone()).collect() } else { Vec::new() }
+}
+
+/// Returns the paths to the texts below a value.
+fn paths_of(value: &Value) -> BTreeSet<Vec<String>> {
+    match value {
+        Value::Object(inner) => {
+            let below = |(name, value): (&String, &Value)| {
+                let paths = paths_of(value).into_iter();
+                let name = name.clone();
+                paths.map(move |path| std::iter::once(name.clone()).chain(path).collect()).collect::<Vec<Vec<String>>>()
+            };
+            inner.iter().flat_map(below).collect()
+        }
+        Value::String(_) => BTreeSet::from([Vec::new()]),
+        _ => BTreeSet::new(),
+    }
 }
 
 /// Counts the texts and all values below one. Returns whether no list and no numbered key is among them: columns have these.
@@ -63,6 +102,21 @@ fn count(value: &Value, n: &mut usize, n_values: &mut usize) -> bool {
 }
 
 impl TextsByKey {
+    /// Whether the object has the texts of several languages.
+    pub(super) fn are_of_languages(&self) -> bool {
+        !self.languages.is_empty()
+    }
+
+    /// Says how the texts are joined with another file, if they have names.
+    pub(super) fn joined_with_another(&self, file: &Path) -> String {
+        let program = "$a[0] | paths(strings) as $p | {src: getpath($p), trg: ($b[0] | getpath($p))}";
+        format!(
+            "to join them with the same names in another language: jq -nc --slurpfile a {} --slurpfile b OTHER.json '{program}' > \
+             rows.jsonl",
+            shell_path(file)
+        )
+    }
+
     /// Says what the file is, and how to make rows for `task` of it. `None` if it has none.
     pub(super) fn advice(&self, file: &Path, task: Task) -> Option<String> {
         let entries = |program: &str| {
@@ -70,19 +124,31 @@ impl TextsByKey {
             format!("to_entries[]{only_texts} | {program}")
         };
         let rows = |program: String| format!("to make rows of them: {}", jq::command(file, FileFormat::JSON, &program));
-        let way = match task {
-            Task::Translation if self.are_named => {
-                let program = "$a[0] | paths(strings) as $p | {src: getpath($p), trg: ($b[0] | getpath($p))}";
+
+        let way = match (task, &self.languages[..]) {
+            (Task::Translation, [one, other, more @ ..]) => {
+                let [source, target] = [one, other].map(|name| path_in_jq(std::slice::from_ref(name)));
+                let program = format!(
+                    "{target} as $b | {source} as $a | $a | paths(strings) as $p | {{src: getpath($p), trg: ($b | getpath($p)?)}} | \
+                     select(.trg | type == \"string\")"
+                );
+                let names =
+                    |names: &[String]| names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+                let more = if more.is_empty() { String::new() } else { format!("; it also has {}", names(more)) };
                 format!(
-                    "to join them with the same names in another language: jq -nc --slurpfile a {} --slurpfile b OTHER.json '{program}' > \
-                     rows.jsonl",
-                    shell_path(file)
+                    "to join the texts of {} that have the same names{OR_REVERSED}: {}{more}",
+                    names(&self.languages[..2]),
+                    jq::command(file, FileFormat::JSON, &program)
                 )
             }
-            Task::Translation => rows(entries("{src: .key, trg: .value}")),
-            Task::Lm | Task::Mlm => rows(".. | strings | {text: .}".to_owned()),
-            Task::Classification if !self.are_named => rows(entries("{text: .key, label: .value}")),
-            Task::Classification | Task::Tagging => return None,
+            (Task::Classification, [_, _, ..]) => {
+                rows("to_entries[] | .key as $label | .value | .. | strings | {text: ., label: $label}".to_owned())
+            }
+            (Task::Translation, _) if self.are_named => self.joined_with_another(file),
+            (Task::Translation, _) => rows(entries("{src: .key, trg: .value}")),
+            (Task::Lm | Task::Mlm, _) => rows(".. | strings | {text: .}".to_owned()),
+            (Task::Classification, _) if !self.are_named => rows(entries("{text: .key, label: .value}")),
+            (Task::Classification | Task::Tagging, _) => return None,
         };
         let by = if self.are_named { "names" } else { "other texts" };
         let file = file.display();
@@ -145,6 +211,27 @@ mod tests {
             assert!(joined.contains("5 texts by names") && joined.contains("--slurpfile b OTHER.json"), "{joined}");
             assert_eq!(advice(&text, Task::Classification), None);
         }
+    }
+
+    #[test]
+    fn languages_in_one_file_are_joined_by_their_keys() {
+        let inner = object(&DICTIONARY, "\n");
+        let (sections, one) = (format!("{{\"menu\": {inner}, \"x\": \"y\"}}"), inner.replace("\"dog\"", "\"cat\""));
+        for [source, target] in [["en", "it"], ["en_GB", "sr-Latn"], ["english", "italian"]] {
+            for (first, second) in [(&inner, &one), (&sections, &sections)] {
+                let text = object(&[(source, first.trim()), ("version", "1"), (target, second.trim())], "\n");
+                let joined = advice(&text, Task::Translation).expect("two languages");
+                let begin = format!(
+                    "to join the texts of \"{source}\", \"{target}\" that have the same names (or the other way round): jq -c '"
+                );
+                assert!(joined.contains(&begin) && joined.ends_with("a.json > rows.jsonl"), "{joined}");
+                let classes = advice(&text, Task::Classification).expect("classes");
+                assert!(classes.contains("{text: ., label: $label}"), "{classes}");
+            }
+        }
+        let parts = object(&[("menu", inner.trim()), ("dialog", inner.trim())], "\n");
+        let joined = advice(&parts, Task::Translation).expect("a catalogue");
+        assert!(joined.contains("OTHER.json"), "{joined}");
     }
 
     #[test]

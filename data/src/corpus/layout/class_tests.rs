@@ -3,7 +3,7 @@
 use super::*;
 
 /// Writes a file with `text` and returns how a task refuses it; nothing if it accepts the file.
-fn refused(name: &str, text: &str, task: Task, labels: &LabelConfig) -> String {
+pub(super) fn refused(name: &str, text: &str, task: Task, labels: &LabelConfig) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join(name);
     std::fs::write(&file, text).expect("writable");
@@ -210,7 +210,7 @@ fn spans_of_characters_come_with_the_command_that_makes_words_with_tags() {
         ),
         (
             r#"{"text": "a", "annotations": [{"result": [{"value": {"start": 0, "end": 1, "labels": ["X"]}}]}]}"#,
-            "\"tags\": [\"B-place\"]",
+            "entities: [.annotations[0].result[].value | select(.labels?[0])",
         ),
     ] {
         for task in [Task::Tagging, Task::Classification] {
@@ -222,6 +222,22 @@ fn spans_of_characters_come_with_the_command_that_makes_words_with_tags() {
     let array =
         refused("a.json", r#"[{"text": "Rome", "label": [[0, 4, "NAME"]]}]"#, Task::Tagging, &LabelConfig::default());
     assert!(array.contains("jq -c '.[]' "), "{array}");
+}
+
+#[test]
+fn labels_of_the_parts_of_a_text_are_not_its_class() {
+    let row = |n: usize| {
+        let texts: Vec<String> = (0..1 + n % 3).map(|part| format!("the planet {n} moves {part}")).collect();
+        let parts = vec!["AIMS"; texts.len()];
+        let answer = ["yes", "no"][n % 2];
+        format!(
+            "{}\n",
+            serde_json::json!({"ASKED": format!("does it move {n}"), "LABELS": parts, "PARTS": texts, "outcome": answer})
+        )
+    };
+    let rows: String = (0..20).map(row).collect();
+    let found = hint(&rows, Task::Classification);
+    assert!(found.contains("label_field=outcome") && !found.contains("LABELS.0"), "{found}");
 }
 
 #[test]

@@ -5,11 +5,11 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::recognize::{compared_texts, list_of_messages, strings_of};
-use super::{Layout, RowReader, UNKNOWN, rejected};
+use super::spans::{SpanList, has_span, span_form};
+use super::{Layout, RowReader, UNKNOWN};
 use crate::corpus::columns::{Column, choose_class, column_at, columns_of, rank_of_class};
 use crate::corpus::fields::{Strings, are_two_texts, has_label_word, has_word_of_class, is_label, texts_of_class};
-use crate::corpus::jq::{self, fed, path_in_jq, piped};
-use crate::corpus::json::first_rows;
+use crate::corpus::jq::{self, path_in_jq};
 use crate::corpus::labelled::LabelConfig;
 use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_changed_into, is_of, is_reply};
@@ -22,11 +22,6 @@ const LISTS: [&str; 7] = ["annotations", "classes", "categories", "topics", "tag
 /// Names of fields of an object inside such a list, best first.
 const NAMES: [&str; 10] =
     ["label", "labels", "name", "choices", "class", "category", "result", "value", "text", "title"];
-/// Names of the fields of a span with its first character, its end and its label.
-const STARTS: [&str; 5] = ["start", "start_offset", "start_char", "begin", "begin_offset"];
-const ENDS: [&str; 4] = ["end", "end_offset", "end_char", "stop"];
-const SPAN_LABELS: [&str; 9] =
-    ["label", "tag", "type", "entity", "entity_type", "entity_group", "category", "class", "name"];
 /// Lists inside lists that are searched for a label.
 const DEEPEST: usize = 8;
 
@@ -35,19 +30,8 @@ const DEEPEST: usize = 8;
 pub(in crate::corpus) enum LabelList {
     /// The path to the first label of the list.
     Names(String),
-    /// The labels of spans of characters: the field, and how it has them.
-    Spans(String, SpanForm),
-}
-
-/// How a list has spans.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::corpus) enum SpanForm {
-    /// `[0, 4, "NAME"]`
-    Lists,
-    /// `{"start": 0, "end": 4, "label": "NAME"}`, with the names of these three fields.
-    Objects([&'static str; 3]),
-    /// Deeper inside.
-    Other,
+    /// The labels of spans of characters.
+    Spans(SpanList),
 }
 
 /// Returns whether the row has the field, or a template takes its place.
@@ -73,6 +57,7 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
 
     let is_names = |list: &LabelList| matches!(list, LabelList::Names(_));
     let list = lists_of_labels(rows, labels).find(is_names).or_else(|| lists_of_labels(rows, labels).next());
+    let list = list.filter(|list| found.is_none() || !are_of_parts(rows, list));
     // Spans belong to words of the text: a field whose values recur is more likely its class.
     let enough = if list.as_ref().is_none_or(is_names) { 3 } else { 2 };
     let is_named = rows.iter().any(|row| has_one_label(row, &labels.label_field));
@@ -96,6 +81,22 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
         [text, pair, ..] => Some(Layout::LabelledPairs { text: text.clone(), pair: pair.clone(), label }),
         [text] => Some(Layout::Labelled { text: text.clone(), label }),
     }
+}
+
+/// Whether each label of a list belongs to a text in another list of the same length, such as a paragraph of an abstract.
+fn are_of_parts(rows: &[Map<String, Value>], list: &LabelList) -> bool {
+    let LabelList::Names(path) = list else { return false };
+    let name = path.split_once('.').map_or(path.as_str(), |(name, _)| name);
+    let is_text = |value: &Value| value.as_str().is_some_and(|text| text.trim().contains(' '));
+    let labels_of = |row: &Map<String, Value>| row.get(name).and_then(Value::as_array).map_or(0, Vec::len);
+    let has_texts = |row: &Map<String, Value>| {
+        let are_texts = |(other, value): (&String, &Value)| {
+            let texts = value.as_array().filter(|texts| other != name && texts.len() == labels_of(row));
+            texts.is_some_and(|texts| texts.iter().all(is_text))
+        };
+        row.iter().any(are_texts)
+    };
+    rows.iter().any(|row| labels_of(row) > 1) && rows.iter().all(|row| labels_of(row) == 0 || has_texts(row))
 }
 
 impl RowReader<'_> {
@@ -294,8 +295,7 @@ fn collect_lists<'a>(prefix: &str, row: &'a Map<String, Value>, lists: &mut Vec<
 fn first_label(path: &str, list: &[Value], depth: usize) -> Option<LabelList> {
     let first = list.first().filter(|_| depth < DEEPEST)?;
     if let Some(form) = span_form(first) {
-        let form = if depth == 0 { form } else { SpanForm::Other };
-        return Some(LabelList::Spans(path.to_owned(), form));
+        return Some(LabelList::Spans(SpanList::new(path, "", form)));
     }
     inside(&format!("{path}.0"), first, depth + 1)
 }
@@ -307,73 +307,13 @@ fn inside(path: &str, value: &Value, depth: usize) -> Option<LabelList> {
         }
         Value::Array(list) => first_label(path, list, depth),
         Value::Object(object) if depth < DEEPEST => {
-            if span_form(value).is_some() {
-                return Some(LabelList::Spans(path.to_owned(), SpanForm::Other));
+            if let Some(form) = span_form(value) {
+                let (list, inner) = path.rsplit_once(".0").unwrap_or((path, ""));
+                return Some(LabelList::Spans(SpanList::new(list, inner, form)));
             }
             let known = NAMES.iter().filter_map(|name| object.get_key_value(*name));
             known.filter_map(|(name, value)| inside(&format!("{path}.{name}"), value, depth + 1)).next()
         }
         _ => None,
     }
-}
-
-/// Whether the value is a span with one label. Tokens have places without labels.
-fn has_span(value: &Value) -> bool {
-    matches!(span_form(value), Some(SpanForm::Lists | SpanForm::Objects(_)))
-}
-
-/// Returns how a value is a span of characters with a label, if it is one.
-fn span_form(value: &Value) -> Option<SpanForm> {
-    match value {
-        Value::Array(span) => {
-            let is_span = span.len() == 3 && span[0].is_u64() && span[1].is_u64() && span[2].is_string();
-            is_span.then_some(SpanForm::Lists)
-        }
-        Value::Object(span) => {
-            let find = |names: &[&'static str], is_one: fn(&Value) -> bool| {
-                names.iter().copied().find(|name| span.get(*name).is_some_and(is_one))
-            };
-            let (start, end) = (find(&STARTS, Value::is_u64)?, find(&ENDS, Value::is_u64)?);
-            let label = find(&SPAN_LABELS, Value::is_string);
-            Some(label.map_or(SpanForm::Other, |label| SpanForm::Objects([start, end, label])))
-        }
-        _ => None,
-    }
-}
-
-/// Says how rows with spans of characters become words with tags.
-pub(super) fn advice_for_spans(file: &Path, is_array: bool, text: &str, field: &str, form: SpanForm) -> String {
-    let each = match form {
-        SpanForm::Lists => format!("a, b, t in row[\"{field}\"]"),
-        SpanForm::Objects([start, end, label]) => {
-            format!("a, b, t in [(s[\"{start}\"], s[\"{end}\"], s[\"{label}\"]) for s in row[\"{field}\"]]")
-        }
-        SpanForm::Other => String::new(),
-    };
-    if each.is_empty() || [text, field].iter().any(|name| name.contains(['.', '\'', '"', '{'])) {
-        return "make words and as many tags of them, such as {\"tokens\": [\"Rome\"], \"tags\": [\"B-place\"]}"
-            .to_owned();
-    }
-
-    let marked = rejected::field_of(&first_rows(file, FileFormat::JSON).rows);
-    let (skip, counted, said) = marked.map_or_else(Default::default, |mark| {
-        let skip = format!(
-            "  if str(row.get(\"{mark}\")).strip().lower() in {}: left += 1; continue\n",
-            rejected::in_python()
-        );
-        let counted = format!("\nprint(\"rows left out by their {mark}:\", left, file=sys.stderr)");
-        (skip, counted, format!(", without rows that \"{mark}\" rejects"))
-    });
-
-    let script = format!(
-        "python3 -c 'import json, re, sys\nleft = 0\nfor line in sys.stdin:\n  row = json.loads(line)\n{skip}  \
-         words = list(re.finditer(r\"\\w+|[^\\w\\s]\", row[\"{text}\"]))\n  tag = lambda w: next(((\"B-\" if w.start() == a else \
-         \"I-\") + t for {each} if a <= w.start() < b), \"O\")\n  print(json.dumps({{\"tokens\": [w[0] for w in words], \"tags\": \
-         [tag(w) for w in words]}})){counted}'"
-    );
-    let command = match is_array {
-        true => format!("{} |{script}", piped(file, "jq -c '.[]'")),
-        false => fed(file, &script),
-    };
-    format!("to make words with tags of them{said}:\n{command} > words.jsonl")
 }

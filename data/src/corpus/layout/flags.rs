@@ -82,7 +82,8 @@ impl RowReader<'_> {
                 let of_pair = ("data.labels.pair_field", pair_field, pair);
                 (Task::Classification, lacking([of_text, of_pair, ("data.labels.label_field", label_field, label)]))
             }
-            Layout::LabelLists { text, list: LabelList::Names(label) | LabelList::Spans(label, _) } => {
+            Layout::LabelLists { list: LabelList::Spans(_), .. } => return None,
+            Layout::LabelLists { text, list: LabelList::Names(label) } => {
                 let of_text = ("data.labels.text_field", &self.labels.text_field, text);
                 (Task::Classification, lacking([of_text, ("data.labels.label_field", &self.labels.label_field, label)]))
             }

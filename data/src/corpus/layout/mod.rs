@@ -13,6 +13,7 @@
 //! | labelled texts | a text next to a name that recurs | classification |
 //! | pairs | two texts | translation |
 //! | texts | one text | lm or mlm |
+//! | rows by their ids in one object | `by_id.rs` | nothing: the message says how to make rows of it |
 //! | texts by keys in one object | `by_key.rs` | nothing: the message says how to make rows of them |
 //! | a list of rows inside of one object | `wrapped.rs` | nothing: the message says how to make rows of it |
 //! | messages in rows of their own, of parts, in a string, with other roles or of persons | `foreign.rs` | nothing: the message says how to make messages of them |
@@ -24,10 +25,12 @@
 //! | answers without texts | `mended.rs` | nothing: the message says how to make texts of them |
 //! | texts that are lists of words | `word_lists.rs` | nothing: the message says how to make texts of them |
 //! | texts that are lists, next to a class or alone | `listed.rs` | the same, with a template of the list |
+//! | lists of values without names, and lists of such lists | `unnamed.rs` | nothing: the message says how to name the values |
 //! | columns in one object | `pandas.rs` | nothing: the message says how to make rows of them |
 
 mod as_answers;
 mod as_pairs;
+mod by_id;
 mod by_key;
 mod chat_log;
 mod choices;
@@ -58,11 +61,13 @@ mod roles_tests;
 mod said;
 mod scored;
 mod second_text;
+mod spans;
 mod spelled;
 mod splits;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unnamed;
 mod unsure;
 #[cfg(test)]
 mod values_tests;
@@ -74,9 +79,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use self::classes::{
-    LabelList, advice_for_marks, advice_for_spans, has, of_classes, of_spans, other_classes, unclear_class,
-};
+use self::classes::{LabelList, advice_for_marks, has, of_classes, of_spans, other_classes, unclear_class};
 use self::converted::they_have;
 use self::recognize::{is_rated, recognize, tagged};
 use self::said::name_of;
@@ -89,7 +92,7 @@ use super::path::value_at;
 use super::share;
 use super::text::{Conversation, Rating, Task, TextConfig, TextFormat, files_below};
 use crate::error::{Error, Result};
-use crate::formats::{FileFormat, is_json_lines};
+use crate::formats::FileFormat;
 
 pub use self::notes::layout_notes;
 
@@ -168,13 +171,18 @@ impl RowReader<'_> {
     }
 
     fn check(&self, file: &Path, format: FileFormat, files: &[PathBuf]) -> Result<()> {
-        let FirstRows { rows, order, has_list } = self.without_parts(usual_rows(file, format));
+        let FirstRows { rows, order, lists } = self.without_parts(usual_rows(file, format));
         let bad = |found: String| Err(Error::BadRows(found));
         if let Some(advice) = self.other_spelling(file, &rows).filter(|_| format == FileFormat::JSON) {
             return bad(advice);
         }
-        if let Some(orientation) = pandas::orientation(&rows) {
-            return bad(pandas::advice(file, orientation, &rows[0]));
+        let is_json = format == FileFormat::JSON;
+        let is_read = rows.iter().any(|row| self.reads(row) && (!is_json || self.has_lists(row)));
+        if let Some(advice) = self.rows_by_id((file, format), &rows).filter(|_| !is_read) {
+            return bad(advice);
+        }
+        if let Some(advice) = pandas::advice_for(file, format, &rows) {
+            return bad(advice);
         }
         if let Some(found) = self.mixed_text(&rows) {
             return bad(mixed::advice(file, format, &found));
@@ -183,18 +191,12 @@ impl RowReader<'_> {
         if let Some(list) = wrapped.as_ref().filter(|list| list.is_certain) {
             return bad(list.advice(file));
         }
-        let is_json = format == FileFormat::JSON;
-        let is_read = rows.iter().any(|row| self.reads(row) && (!is_json || self.has_lists(row)));
         let by_key = by_key::texts_in(file, format, &rows).filter(|_| !is_read);
         if let Some(advice) = by_key.and_then(|texts| texts.advice(file, self.task)) {
             return bad(advice);
         }
-        if rows.is_empty() && has_list {
-            return bad(format!(
-                "{}: its rows are lists of values without names, and objects are wanted, such as {{\"text\": \"...\"}}; pandas writes \
-                 them with df.to_json(\"rows.jsonl\", orient=\"records\", lines=True)",
-                file.display()
-            ));
+        if let Some(advice) = self.unnamed((file, format), &rows, lists).filter(|_| !is_read) {
+            return bad(advice);
         }
         self.check_named(file, format, &rows)?;
         if rows.is_empty() || is_read {
@@ -230,9 +232,8 @@ impl RowReader<'_> {
         }
         let rows_are = format!("{}: its rows are {}{}", file.display(), layout.name(), they_have(&rows, format));
 
-        if let Layout::LabelLists { text, list: LabelList::Spans(field, form) } = &layout {
-            let is_array = !is_json_lines(file)?;
-            let advice = advice_for_spans(file, is_array, text, field, *form);
+        if let Layout::LabelLists { text, list: LabelList::Spans(spans) } = &layout {
+            let advice = spans.advice(file, text, &rows);
             return bad(format!("{rows_are}, which no task reads\n{advice}"));
         }
         if let Layout::LabelLists { list: LabelList::Names(label), .. } = &layout

@@ -105,5 +105,5 @@ fn is_array_of_texts(lines: &[String]) -> bool {
         rest = rest[texts.byte_offset()..].trim_start();
         rest = rest.strip_prefix(',').map_or(rest, str::trim_start);
     }
-    n > 1 && (rest.is_empty() || rest.starts_with(']'))
+    n > 1 && rest.strip_prefix(']').unwrap_or(rest).trim().is_empty()
 }

@@ -4,14 +4,24 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::wrapped::one_object;
 use crate::corpus::jq::{fed, in_jq, piped};
+use crate::formats::FileFormat;
 use crate::terminal::shell_word;
 
 /// Values of a column from which several lists of one length are columns.
 const FEWEST: usize = 5;
 
+/// Says what the table in a file is, also in several lines, and how to get a row per line. `rows` are the first lines that are objects.
+pub(super) fn advice_for(file: &Path, format: FileFormat, rows: &[Map<String, Value>]) -> Option<String> {
+    let whole = || serde_json::from_slice(&one_object(file, format, rows)?.0).ok();
+    let whole: Vec<Map<String, Value>> = if rows.is_empty() { whole().into_iter().collect() } else { Vec::new() };
+    let rows = if rows.is_empty() { &whole } else { rows };
+    Some(advice(file, orientation(rows)?, &rows[0]))
+}
+
 /// Returns the orientation of `DataFrame.to_json` that the only row of a file has. `records` is not among them: Kiln reads it.
-pub(super) fn orientation(rows: &[Map<String, Value>]) -> Option<&'static str> {
+fn orientation(rows: &[Map<String, Value>]) -> Option<&'static str> {
     let [row] = rows else { return None };
     let has = |names: &[&str]| names.iter().all(|name| row.contains_key(*name));
     let is_list = |name: &str| row.get(name).is_some_and(Value::is_array);
@@ -57,7 +67,7 @@ fn are_columns(row: &Map<String, Value>) -> bool {
 }
 
 /// Says what the table is, and how to get a row per line. `row` is the whole table.
-pub(super) fn advice(path: &Path, orientation: &str, row: &Map<String, Value>) -> String {
+fn advice(path: &Path, orientation: &str, row: &Map<String, Value>) -> String {
     if orientation == "list" {
         let fields: Vec<String> =
             row.keys().map(|name| format!("{}: {}[$i]", Value::from(name.as_str()), in_jq(name))).collect();

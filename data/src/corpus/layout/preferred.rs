@@ -187,13 +187,22 @@ fn prompt<'f, 'a>(fields: &'f [Field<'a>], answers: &[&Field<'a>]) -> Option<&'f
             !is_about && words.iter().any(|other| other.trim_end_matches('s') == word.trim_end_matches('s'))
         })
     };
+
+    // An object with such a name has the question as its longest text.
+    let within = |word: &str| {
+        let has_word = |name: &String| words_of(name).iter().any(|other| other == word);
+        let is_id = |field: &Field<'a>| field.words().iter().any(|word| ["id", "idx", "url"].contains(&&**word));
+        let texts = fields.iter().filter(can_ask).filter(|field| field.parent().iter().any(has_word) && !is_id(field));
+        texts.filter(|field| side_of(&field.words()).is_none()).max_by_key(|field| field.n_bytes())
+    };
     // Without a usual name, the question is the longest other text of several words.
     let is_text = |field: &&Field<'a>| {
         field.value.as_str().is_some_and(|text| text.split_whitespace().count() > 2)
             && side_of(&field.words()).is_none()
     };
     let longest = || fields.iter().filter(can_ask).filter(is_text).max_by_key(|field| field.n_bytes());
-    PROMPTS.iter().find_map(|word| named(word)).or_else(longest)
+    let by_name = PROMPTS.iter().find_map(|word| named(word));
+    by_name.or_else(|| PROMPTS.iter().find_map(|word| within(word))).or_else(longest)
 }
 
 /// Writes the row of a preference, with the instructions of the old row.

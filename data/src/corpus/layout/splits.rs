@@ -33,7 +33,7 @@ pub(super) struct Splits {
 }
 
 /// Returns which part a value names: 0 to train on, 1 to validate with, 2 to test with.
-fn part_of(value: &str) -> Option<usize> {
+pub(super) fn part_of(value: &str) -> Option<usize> {
     let words = words_of(value);
     let is_of =
         |names: &[&str]| words.iter().any(|word| names.contains(&word.trim_end_matches(|c: char| c.is_ascii_digit())));

@@ -68,6 +68,19 @@ fn the_input_of_an_instruction_is_part_of_the_source() {
 }
 
 #[test]
+fn rows_in_lists_by_id_belong_together_and_parts_of_a_data_set_do_not() {
+    let rows = r#"[{"src": "a text", "trg": "one more"}, {"src": "a b", "trg": "c d"}]"#;
+    for (names, program) in [
+        (["doc1", "doc2", "doc3", "doc4"], "jq -c '.[] | arrays | .[]' "),
+        (["train", "dev", "test", "test2"], "jq -c '.train[]' "),
+    ] {
+        let text = format!("{{\n{}\n}}\n", names.map(|name| format!("\"{name}\": {rows}")).join(",\n"));
+        let message = refusal("a.json", &text, Task::Translation, DEFAULT);
+        assert!(message.contains(program), "{message}");
+    }
+}
+
+#[test]
 fn an_object_around_a_list_of_rows_is_named_with_the_way_to_rows() {
     let rows = r#"{"title": "a b c", "post": "a text of some words"}, {"title": "d e f", "post": "one more text"}"#;
     let line = format!("{{\"forum\": \"pets\", \"of\": {{\"all threads\": [{rows}]}}, \"total\": 2}}");

@@ -8,6 +8,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::Layout;
+use super::splits::part_of;
 use crate::corpus::jq::{self, path_in_jq};
 use crate::corpus::share;
 
@@ -16,11 +17,16 @@ use crate::formats::{FileFormat, Wanted, is_json_lines};
 /// Larger files are not looked at.
 const MOST_BYTES: usize = 64 << 20;
 
+/// Lists of one object from which their rows belong together.
+const FEWEST_LISTS: usize = 3;
+
 /// A list of objects in the object that is the whole file.
 pub(super) struct WrappedList {
     /// The fields that lead to it.
     path: Vec<String>,
     n: usize,
+    /// Whether the rows of many lists, which are the fields of the object, belong together. The path is empty then.
+    are_many: bool,
     /// Whether the object cannot be a row, because it has several lines.
     pub(super) is_certain: bool,
 }
@@ -29,8 +35,18 @@ pub(super) struct WrappedList {
 pub(super) fn list_in(file: &Path, format: FileFormat, rows: &[Map<String, Value>]) -> Option<WrappedList> {
     let (text, n_lines) = one_object(file, format, rows)?;
     let Shape { lists, .. } = serde_json::from_slice(&text).ok()?;
-    let (path, n) = lists.into_iter().filter(|(path, n)| !path.is_empty() && *n > 1).max_by_key(|(_, n)| *n)?;
-    Some(WrappedList { path, n, is_certain: n_lines > 1 })
+    // Lists by the ids of texts, say: the parts of a data set stay apart.
+    let outer: Vec<&(Vec<String>, usize)> = lists.iter().filter(|(path, _)| path.len() == 1).collect();
+    let (n_rows, most) = (outer.iter().map(|(_, n)| n).sum(), outer.iter().map(|(_, n)| *n).max().unwrap_or(0));
+    let are_many =
+        outer.len() >= FEWEST_LISTS && 2 * most < n_rows && !outer.iter().any(|(path, _)| part_of(&path[0]).is_some());
+    if are_many {
+        return Some(WrappedList { path: Vec::new(), n: n_rows, are_many, is_certain: n_lines > 1 });
+    }
+    let is_train = |path: &[String]| path.last().is_some_and(|name| part_of(name) == Some(0));
+    let found = lists.into_iter().filter(|(path, n)| !path.is_empty() && *n > 1);
+    let (path, n) = found.max_by_key(|(path, n)| (is_train(path), *n))?;
+    Some(WrappedList { path, n, are_many, is_certain: n_lines > 1 })
 }
 
 /// Returns the text of a file that is probably one object, and how many lines have text.
@@ -66,6 +82,14 @@ pub(super) fn has_most_text(rows: &[Map<String, Value>], layout: Option<&Layout>
 impl WrappedList {
     /// Says what the file is, and how to get a row per line.
     pub(super) fn advice(&self, file: &Path) -> String {
+        if self.are_many {
+            let command = jq::command(file, FileFormat::JSON, ".[] | arrays | .[]");
+            return format!(
+                "{}: it is one object, whose fields are lists with {} objects in all, and a row per line is wanted\nto make rows of them: {command}",
+                file.display(),
+                self.n
+            );
+        }
         let rows = format!("{}[]", path_in_jq(&self.path));
         let (command, file) = (jq::command(file, FileFormat::JSON, &rows), file.display());
         format!(

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::header::Columns;
 use super::row::utf8;
-use super::{CorpusInput, Pair, RowParser, Table};
+use super::{CorpusInput, Pair, RowParser, Table, keyed};
 use crate::corpus::block_start::BlockStart;
 use crate::error::{Error, Result};
 use crate::formats::{CsvRow, CsvRows, FileFormat, LineReader, Records, RowProblem, Wanted, Width, json_lines_at};
@@ -200,9 +200,10 @@ impl OpenInput {
 
 fn differ_in_length(n_source: u64, n_target: u64, input: &CorpusInput) -> Error {
     let files = input.files();
+    let joined = keyed::of_different_lengths([files[0], files[1]]).map_or(String::new(), |said| format!("\n{said}"));
     Error::Invalid(format!(
         "parallel files differ in length: {} has {n_source} lines, {} has {n_target}; line n of one must be the \
-         translation of line n of the other",
+         translation of line n of the other{joined}",
         files[0].display(),
         files[1].display()
     ))

@@ -11,14 +11,15 @@ mod texts;
 use std::path::Path;
 
 pub(in crate::corpus) use self::above::{refuse as refuse_lines_above, rows_above};
-use self::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header, may_be_names};
+use self::kind::{can_be_names, differs_in_kind, has_usual_name, look_different, looks_like_header, may_be_names};
 pub(crate) use self::messages::flag;
-use self::messages::{ask, counted, if_header, lacks_a_column, numbers_decide, quoted, taken_as_header, two_choices};
+use self::messages::{ask, counted, lacks_a_column, numbers_decide, taken_as_header, taken_as_pair, two_choices};
 pub(super) use self::messages::{field_flags, with_other_headers};
 use self::role::Role;
 use self::texts::columns_of_texts;
 use super::{CorpusConfig, Header};
 use crate::corpus::asked::is_answer;
+use crate::corpus::fields::is_label;
 use crate::corpus::roles::is_changed_into;
 use crate::error::Result;
 use crate::formats::CsvRows;
@@ -85,13 +86,8 @@ impl Columns {
         if is_probably_header(&names, others) {
             return Err(ask(path, &names, others, numbers_are_set));
         }
-        if may_be_names(&names, others) {
-            notes.push(format!(
-                "first row of {} ({}) is taken as a pair; if it names the columns: {}",
-                path.display(),
-                quoted(&names),
-                if_header(&names, numbers_are_set)
-            ));
+        if may_be_names(&names, others) || look_different(&names, others) {
+            notes.push(taken_as_pair(path, &names, others, numbers_are_set));
         }
         Ok(Found { columns, notes })
     }
@@ -153,6 +149,13 @@ pub(super) fn is_probably_header(names: &[&str], others: &[Vec<String>]) -> bool
     looks_like_header(&once) || differs_in_kind(names, others) || (has_usual_name(&once) && may_be_names(names, others))
 }
 
+/// Whether a first row has a usual name of a column, and probably names the columns of the `others`.
+pub(crate) fn are_column_names(names: &[&str], others: &[Vec<String>]) -> bool {
+    let is_usual = |name: &str| is_label(name) || Role::of(name) != Role::Unknown;
+    names.iter().any(|name| is_usual(name)) && is_probably_header(names, others)
+        || names.iter().all(|name| is_usual(name)) && !others.is_empty()
+}
+
 /// Whether the first row of a table names its columns, and the run has not said otherwise.
 pub(in crate::corpus) fn names_columns(path: &Path, config: &CorpusConfig) -> bool {
     let Ok((_, rows)) = CsvRows::first_rows_by_name(path) else { return false };
@@ -168,6 +171,11 @@ pub(super) fn keys_of_columns(config: &CorpusConfig) -> Option<&'static str> {
         (false, true) => Some("data.corpus.source_column and data.corpus.target_column"),
         (false, false) => None,
     }
+}
+
+/// Whether a column with this name usually has texts, perhaps of a language.
+pub(crate) fn names_text(name: &str) -> bool {
+    Role::of(name) == Role::Text
 }
 
 /// Whether the names say which of two texts is the source.

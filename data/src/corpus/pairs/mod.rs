@@ -6,6 +6,7 @@ mod config;
 mod divided;
 mod header;
 mod keyed;
+mod named_texts;
 mod remedy;
 mod row;
 mod table;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use block::PairBlock;
 pub use config::{CorpusConfig, CorpusFormat, Header};
-pub(crate) use header::{flag, says_direction, texts_of};
+pub(crate) use header::{are_column_names, flag, names_text, says_direction, texts_of};
 pub(super) use header::{names_columns, refuse_lines_above, rows_above};
 pub(crate) use row::{Pair, RowParser, length_problem};
 pub use table::Table;
@@ -27,6 +28,7 @@ use super::filter::HeldOut;
 use super::jq::with_other_output;
 use super::origins::{Origins, names};
 use super::plain_forms::PlainForm;
+use super::table_lines;
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, LineReader, Split, find_files, is_json_lines, is_plain};
 
@@ -196,6 +198,15 @@ fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
 
             if let Some(found) = divided::advice(entry) {
                 return Err(Error::corpus(entry, found));
+            }
+            if let Some(ending) = table_lines::ending(entry) {
+                return Err(Error::corpus(
+                    entry,
+                    format!(
+                        "its lines are the rows of a table, which its name does not tell: let its name end in .{ending}, or --set \
+                         data.corpus.format={ending}"
+                    ),
+                ));
             }
             Err(Error::corpus(
                 entry,

@@ -1,5 +1,6 @@
 //! Files of columns: TSV without quoting, and CSV with it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::header::{Columns, Found, is_probably_header, rows_above, with_other_headers};
@@ -55,15 +56,27 @@ impl Table {
             let (_, rows) = first_rows(path, format).ok()?;
             let (first, others) = rows.split_first()?;
             let names: Vec<&str> = first.iter().map(|name| name.trim()).collect();
-            is_probably_header(&names, others).then(|| first.clone())
+            is_probably_header(&names, others)
+                .then(|| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>())
         };
+
         match error {
             Error::Corpus { path: named, problem } if named == path => {
                 let own = names(path);
                 let other = entries
                     .iter()
                     .find(|other| own.is_some() && names(other).is_some_and(|other| Some(&other) != own.as_ref()));
-                let hint = other.map(|other| with_other_headers(other)).unwrap_or_default();
+                let sorted = |path: &Path| names(path).map(|names| names.into_iter().collect::<BTreeSet<String>>());
+                let hint = match other {
+                    Some(other) if sorted(other) == sorted(path) => {
+                        format!(
+                            "\n  {} has the same names in another order: flags with names read both",
+                            other.display()
+                        )
+                    }
+                    Some(other) => with_other_headers(other),
+                    None => String::new(),
+                };
                 Error::Corpus { path: named, problem: problem + &hint }
             }
             error => error,
@@ -161,4 +174,39 @@ fn first_tsv_rows(path: &Path) -> Result<Vec<Vec<String>>> {
         line.clear();
     }
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::corpus::pairs::{CorpusConfig, PairCorpus};
+
+    #[test]
+    fn the_same_names_in_another_order_are_read_by_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let table = |name: &str, header: [&str; 3], delimiter: &str| {
+            let row = |n: usize| header.map(|name| format!("{name} text {n}")).join(delimiter) + "\n";
+            let file = folder.path().join(name);
+            let rows = format!("{}\n{}", header.join(delimiter), (0..9).map(row).collect::<String>());
+            std::fs::write(&file, rows).expect("writable");
+            file
+        };
+        let one = table("a.csv", ["english", "french", "id"], ",");
+        let turned = table("b.csv", ["french", "id", "english"], ";");
+        let other = table("c.tsv", ["english", "italian", "id"], "\t");
+        let refused = |files: [&std::path::PathBuf; 2]| {
+            let files = files.map(Clone::clone);
+            PairCorpus::open(&files, &CorpusConfig::default()).expect_err("names").to_string()
+        };
+        for files in [[&one, &turned], [&turned, &one]] {
+            let said = refused(files);
+            assert!(said.contains("has the same names in another order") && !said.contains("source_column"), "{said}");
+        }
+        assert!(refused([&one, &other]).contains("has other names"));
+
+        let names = ["english", "french"].map(str::to_owned);
+        let [source_field, target_field] = names;
+        let config = CorpusConfig { source_field, target_field, ..CorpusConfig::default() };
+        let (pairs, _) = PairCorpus::open(&[one, turned], &config).expect("named").read_all().expect("pairs");
+        assert!(pairs.iter().all(|pair| pair.source.starts_with("english") && pair.target.starts_with("french")));
+    }
 }

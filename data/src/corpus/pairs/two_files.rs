@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::named_texts::NamedTexts;
 use crate::formats::{LineReader, ending};
 use crate::terminal::shell_path;
 
@@ -11,8 +12,8 @@ use crate::terminal::shell_path;
 const MOST_BYTES: usize = 256 << 20;
 /// Lines of a file that are looked at.
 const LINES: usize = 20;
-/// A script that joins the texts of two JSON files that have the same keys in front of them. Elements of lists are known by their `id` or `key`.
-const JOIN: &str = r#"import json, sys
+/// The beginning of a script, which reads the texts of a JSON file by their keys. Elements of lists are known by their `id` or `key`.
+const OF_JSON: &str = r#"import json, sys
 def texts(value, path=()):
   if isinstance(value, str): yield path, value
   inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -22,8 +23,9 @@ def texts(value, path=()):
 def read(name):
   whole = open(name, encoding="utf-8-sig").read()
   try: return dict(texts(json.loads(whole)))
-  except ValueError: return dict(texts([json.loads(line) for line in whole.splitlines() if line.strip()]))
-one, other = map(read, sys.argv[1:])
+  except ValueError: return dict(texts([json.loads(line) for line in whole.splitlines() if line.strip()]))"#;
+/// The end of a script, which joins the texts of two files that have the same keys.
+const JOIN: &str = r#"one, other = map(read, sys.argv[1:])
 both = [key for key in one if key in other and one[key].strip() and other[key].strip()]
 rows = [key for key in both if one[key] != other[key]]
 for key in rows: print(json.dumps({"src": one[key], "trg": other[key]}))
@@ -71,24 +73,37 @@ fn json_in(path: &Path) -> Option<Json> {
 /// Returns what to say of two files whose lines are not texts; `None` for other files. Lines of JSON in one of the files alone may be
 /// what a model is to write.
 pub(super) fn refusal([source, target]: [&Path; 2]) -> Option<String> {
+    if let Some((form, key)) = NamedTexts::of([source, target]) {
+        let found = format!("their lines have names in front of the texts, such as {key:?}");
+        return Some(joined(&found, &form.script(), [source, target]));
+    }
     let found = [source, target].map(json_in);
     if !found.contains(&Some(Json::Whole)) && found != [Some(Json::Lines); 2] {
         return None;
     }
-    let as_lines = "to take their lines as texts all the same: --set data.corpus.format=parallel";
     if found.contains(&None) {
         return Some(format!(
-            "one of them is JSON, whose lines are not texts: write both in the same form\n{as_lines}"
+            "one of them is JSON, whose lines are not texts: write both in the same form\n{AS_LINES}"
         ));
     }
+    Some(joined("they are JSON, whose lines have names and brackets, too", OF_JSON, [source, target]))
+}
+
+/// What takes lines for texts.
+const AS_LINES: &str = "to take their lines as texts all the same: --set data.corpus.format=parallel";
+
+/// Adds to what was found the command that joins the texts of two files, which a script reads by their names.
+fn joined(found: &str, script: &str, [source, target]: [&Path; 2]) -> String {
     if [source, target].iter().any(|path| ["gz", "zst", "xz"].contains(&ending(path).as_str())) {
-        return Some("they are JSON, whose lines are not texts: unpack them, and name the unpacked files to get the command that joins them".into());
+        return format!(
+            "{found}: unpack them, and name the unpacked files to get the command that joins them\n{AS_LINES}"
+        );
     }
     let [source, target] = [source, target].map(shell_path);
-    Some(format!(
-        "they are JSON, whose lines have names and brackets, too\nto join the texts that have the same names: python3 -c '{JOIN}' {source} {target} > \
-         rows.jsonl\nand train on rows.jsonl\n{as_lines}"
-    ))
+    format!(
+        "{found}\nto join the texts that have the same names: python3 -c '{script}\n{JOIN}' {source} {target} > rows.jsonl\nand train on \
+         rows.jsonl\n{AS_LINES}"
+    )
 }
 
 #[cfg(test)]
@@ -103,7 +118,7 @@ mod tests {
         let [one, other] = ["it's.json", "b.json"].map(|name| folder.path().join(name));
         std::fs::write(&one, source).expect("writable");
         std::fs::write(&other, target).expect("writable");
-        let said = refusal([&one, &other]).expect("JSON");
+        let said = refusal([&one, &other]).expect("names");
         let (_, command) = said.split_once("same names: ").expect("a command");
         let (command, _) = command.split_once("\nand train").expect("a command");
         let ran = Command::new("sh").args(["-c", command]).current_dir(folder.path()).output().ok()?;
@@ -137,12 +152,51 @@ mod tests {
     }
 
     #[test]
+    fn texts_behind_their_names_are_joined_without_the_names() {
+        let names = |n: usize| format!("btn.{n}_a");
+        let strings = |text: &str| {
+            let row = |n: usize| format!("\"{}\" = \"{text} {n}\\n\\\"x\\\"\";\n", names(n));
+            format!("/* a comment */\n{}\n// more\n", (0..30).map(row).collect::<String>())
+        };
+        let properties = |sign: &str, text: &str| {
+            let row = |n: usize| format!("{}{sign}{text} {n}\\n\\u0022x\\\n   \"\n", names(n));
+            format!("# a comment\n\n{}", (0..30).map(row).collect::<String>())
+        };
+        let xml = |text: &str| {
+            let row = |n: usize| format!("  <string name=\"{}\">{text} {n}&#10;&quot;x\\\"</string>\n", names(n));
+            format!("<resources>\n{}</resources>\n", (0..30).map(row).collect::<String>())
+        };
+
+        // The other file has another order, and lacks some.
+        let turned = |text: String| {
+            let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+            if !text.contains("\\\n") {
+                lines.reverse();
+            }
+            lines.concat().replace("btn.7_a", "other.7")
+        };
+        for [source, target] in [
+            [strings("Save"), turned(strings("Speichern"))],
+            [properties("=", "Save"), properties(" = ", "Speichern").replace("btn.7_a", "other.7")],
+            [properties(": ", "Save"), properties(":", "Speichern").replace("btn.7_a", "other.7")],
+            [xml("Save"), turned(xml("Speichern"))],
+        ] {
+            let Some(rows) = rows_of(&source, &target) else { return };
+            let rows: Vec<Value> = rows.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+            assert_eq!(rows.len(), 29, "{source}{target}");
+            assert_eq!(rows[3], serde_json::json!({"src": "Save 3\n\"x\"", "trg": "Speichern 3\n\"x\""}), "{source}");
+        }
+    }
+
+    #[test]
     fn texts_and_json_to_write_are_left_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let [one, other] = ["a", "b"].map(|name| folder.path().join(name));
         for (source, target) in [
             ("a line\nand another\n", "{\"a\": 1}\n{\"a\": 2}\n"),
             ("[Verse]\nshe went\n", "{sic} he went\n\n"),
+            (&"x=3\n".repeat(20), &"x=4\n".repeat(20)),
+            (&"Anna: she went\nBob: he went\n".repeat(9), &"Anna: è andata\nBob: è andato\n".repeat(9)),
             ("", ""),
         ] {
             std::fs::write(&one, source).expect("writable");

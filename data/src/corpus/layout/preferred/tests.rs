@@ -62,6 +62,12 @@ fn questions_are_found_where_they_are_and_instructions_stay() {
             "{prompt: .question, chosen: .pair.better, rejected: .pair.worse}",
         ),
         (
+            r#"{"question": {"id": "7", "full_text": "Why?", "dataset": "x"}, "answer_0": "a b", "score_0": 1, "answer_1": "c d", "score_1": -1}"#
+                .to_owned(),
+            "if .score_0 > .score_1 then {prompt: .question.full_text, chosen: .answer_0, rejected: .answer_1} elif .score_0 < .score_1 then \
+             {prompt: .question.full_text, chosen: .answer_1, rejected: .answer_0} else empty end",
+        ),
+        (
             r#"{"query": "q", "pos": ["a", "c"], "neg": ["b"]}"#.to_owned(),
             "{prompt: .query, chosen: .pos[0], rejected: .neg[0]}",
         ),

@@ -4,8 +4,13 @@ use super::role::Role;
 
 /// Following rows that show how the first one differs.
 const ENOUGH_ROWS: usize = 5;
+/// Following rows of which all differ from the first one by more than chance.
+const MANY_ROWS: usize = 8;
 /// The most words of a name, those in brackets included.
 const MOST_WORDS: usize = 4;
+/// The same of names like titles, which have units and remarks, and their longest one in bytes.
+const MOST_WORDS_OF_TITLE: usize = 10;
+const LONGEST: usize = 80;
 
 /// Whether the cells could be names of columns, and a column has a digit in each of the `others` but none in its name:
 /// dates, amounts or numbers below a word.
@@ -23,6 +28,64 @@ pub(super) fn may_be_names(names: &[&str], others: &[Vec<String>]) -> bool {
     };
     let is_like_names = |row: &Vec<String>| row.iter().all(|cell| is_word(cell.trim()));
     others.len() >= ENOUGH_ROWS && names.iter().all(|name| is_word(name)) && !others.iter().any(is_like_names)
+}
+
+/// Whether the cells could be names, perhaps with digits and units, and differ from all of the `others`: words above numbers, or two
+/// properties of a text that no other cell of its column has.
+pub(super) fn look_different(names: &[&str], others: &[Vec<String>]) -> bool {
+    let is_name = |name: &&str| {
+        let n_words = name.split_whitespace().count();
+        let is_text = |c: char| ",;!?\"'“”".contains(c);
+        let begins = name.chars().next().is_some_and(char::is_alphabetic);
+        begins
+            && name.chars().count() > 1
+            && n_words <= MOST_WORDS_OF_TITLE
+            && name.len() <= LONGEST
+            && !name.contains(is_text)
+            && !(name.ends_with('.') && name.contains(' '))
+    };
+    let are_alike = |at: usize| (0..at).any(|other| names[other] == names[at]);
+    if others.len() < MANY_ROWS || !names.iter().all(is_name) || (0..names.len()).any(are_alike) {
+        return false;
+    }
+
+    let columns: Vec<Vec<&str>> = (0..names.len())
+        .map(|at| {
+            others
+                .iter()
+                .filter_map(|row| row.get(at))
+                .map(|cell| cell.trim())
+                .filter(|cell| !cell.is_empty())
+                .collect()
+        })
+        .collect();
+    let is_sentence = |name: &str, cells: &[&str]| name.ends_with('.') && cells.iter().any(|cell| cell.ends_with('.'));
+    let recurs = |(name, cells): (&&str, &Vec<&str>)| cells.contains(name) || is_sentence(name, cells);
+    let is_number = |cell: &&&str| cell.parse::<f64>().is_ok();
+    let above_numbers = |cells: &Vec<&str>| cells.len() >= MANY_ROWS && cells.iter().all(|cell| is_number(&cell));
+    if names.iter().zip(&columns).any(recurs) {
+        return false;
+    }
+    let n_other =
+        |(name, cells): (&&str, &Vec<&str>)| if cells.len() < MANY_ROWS { 0 } else { n_differences(name, cells) };
+    columns.iter().any(above_numbers) || names.iter().zip(&columns).map(n_other).sum::<usize>() > 1
+}
+
+/// Counts the properties of a cell that all `others` lack, or that it lacks and all `others` have.
+fn n_differences(name: &str, others: &[&str]) -> usize {
+    let is_upper = |c: char| c.is_uppercase();
+    let properties: [&dyn Fn(&str) -> bool; 5] = [
+        &|cell| cell.contains(char::is_whitespace),
+        &has_digit,
+        &|cell| cell.starts_with(is_upper),
+        &|cell| cell.contains(char::is_lowercase),
+        &|cell| cell.contains(|c: char| !c.is_alphanumeric() && !c.is_whitespace()),
+    ];
+    let differs = |has: &&&dyn Fn(&str) -> bool| others.iter().all(|other| has(other) != has(name));
+    let length = |cell: &str| cell.chars().count();
+    let is_longer = others.iter().all(|other| length(name) > 2 * length(other));
+    let is_shorter = others.iter().all(|other| 2 * length(name) < length(other));
+    properties.iter().filter(differs).count() + usize::from(is_longer || is_shorter)
 }
 
 /// Whether the cells are short enough for names, and no column has digits in all rows, the first one included.

@@ -88,6 +88,28 @@ pub(super) fn taken_as_header(path: &Path, names: &[&str]) -> String {
     )
 }
 
+/// Says that a first row is read as a pair which perhaps names the columns.
+pub(super) fn taken_as_pair(path: &Path, names: &[&str], others: &[Vec<String>], numbers_are_set: bool) -> String {
+    let texts = candidates(names, others);
+    let (flags, choose) = match numbers_are_set {
+        true => (if_header(names, true), String::new()),
+        false => (flags_among(&texts, names), to_choose(&texts, names, others)),
+    };
+    format!(
+        "first row of {} ({}) is taken as a pair; if it names the columns: {flags}{choose}",
+        path.display(),
+        quoted(names)
+    )
+}
+
+/// Names the columns that can have the texts, if their names do not tell which ones do.
+fn to_choose(texts: &[&str], names: &[&str], others: &[Vec<String>]) -> String {
+    match texts_of(texts).iter().flatten().count() == 2 || others.is_empty() {
+        true => String::new(),
+        false => format!("\n  write for NAME one of the columns {}", examples(texts, names, others)),
+    }
+}
+
 /// Says how files with different names of columns are read together.
 pub(in crate::corpus::pairs) fn with_other_headers(other: &Path) -> String {
     format!(
@@ -101,10 +123,9 @@ pub(in crate::corpus::pairs) fn with_other_headers(other: &Path) -> String {
 pub(super) fn ask(path: &Path, names: &[&str], others: &[Vec<String>], numbers_are_set: bool) -> Error {
     let texts = candidates(names, others);
     let asked = asked_flags(names, others).filter(|_| !numbers_are_set);
-    let is_known = asked.is_some() || texts_of(&texts).iter().flatten().count() == 2;
-    let choose = match is_known || numbers_are_set || others.is_empty() {
+    let choose = match asked.is_some() || numbers_are_set {
         true => String::new(),
-        false => format!("\n  write for NAME one of the columns {}", examples(&texts, names, others)),
+        false => to_choose(&texts, names, others),
     };
 
     Error::corpus(

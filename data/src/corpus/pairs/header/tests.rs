@@ -266,6 +266,44 @@ fn names_and_numbers_must_mean_the_same_columns() {
 }
 
 #[test]
+fn a_first_row_of_another_kind_than_the_others_is_noted() {
+    let noted = |first: &[&str], cells: &dyn Fn(usize) -> Vec<String>| {
+        let first: Vec<String> = first.iter().map(|cell| (*cell).to_owned()).collect();
+        let rows: Vec<Vec<String>> = std::iter::once(first).chain((0..30).map(cells)).collect();
+        let found = Columns::find(Path::new("a.csv"), &rows, &CorpusConfig::default()).expect("pairs");
+        let notes: Vec<String> = found.notes.into_iter().filter(|note| note.contains("is taken as a pair")).collect();
+        assert!(notes.iter().all(|note| note.contains("data.corpus.source_field=")), "{notes:?}");
+        notes.len()
+    };
+    let rings = ["CC", "c1ccccc1", "C(=O)O", "OCC"];
+    let smiles = |n: usize| vec![format!("{}{}", rings[n % 4], "N".repeat(n)), format!("methyl-{}ane", "a".repeat(n))];
+    assert_eq!(noted(&["SMILES", "IUPAC Name"], &smiles), 1);
+    let signs = |n: usize| vec![char::from(b'!' + n as u8).to_string(), format!("SIGN {}", "X".repeat(n + 1))];
+    assert_eq!(noted(&["Character", "Name"], &signs), 1);
+    let codes =
+        |n: usize| vec![format!("A{}", char::from(b'A' + n as u8)), format!("Dinar of Land {n}"), format!("dinar {n}")];
+    assert_eq!(noted(&["ISO 4217", "Currency", "Devise"], &codes), 1);
+    let measured = |n: usize| vec![format!("Comp {n}"), format!("-{n}.26"), rings[n % 4].to_owned()];
+    assert_eq!(noted(&["Compound ID", "measured log solubility in mols per litre (25 °C)", "SMILES"], &measured), 1);
+    assert_eq!(noted(&["IAU Name", "RA(J2000)", "Const."], &measured), 1);
+
+    // Rows like the others: a short one, one with an amount, and one that stands again.
+    let sentences = |n: usize| vec![format!("The dog {n} runs."), format!("Der Hund {n} rennt.")];
+    assert_eq!(noted(&["The cat runs.", "Die Katze rennt."], &sentences), 0);
+    assert_eq!(noted(&["Stop.", "Halt."], &sentences), 0);
+    let words = |n: usize| vec![format!("lamp{}", "s".repeat(n)), format!("Lampe{}", "n".repeat(n))];
+    assert_eq!(noted(&["dog", "Hund"], &words), 0);
+    assert_eq!(
+        noted(&["ISO 4217", "Currency", "Devise"], &|n| if n == 9 {
+            codes(1)
+        } else {
+            vec!["ISO 4217".into(), "x".into(), "y".into()]
+        }),
+        0
+    );
+}
+
+#[test]
 fn names_with_brackets_and_signs_are_names() {
     let asked = |first: &[&str], others: &[&[&str]]| {
         find_in(&[&[first][..], others].concat(), &CorpusConfig::default()).is_err()
