@@ -7,11 +7,16 @@
 mod asked;
 mod block_start;
 mod breaks;
+mod by_language;
+#[cfg(test)]
+mod by_language_tests;
 mod columns;
 mod compared;
 mod field_order;
 mod fields;
 mod filter;
+#[cfg(test)]
+mod followed;
 mod jq;
 mod json;
 mod labelled;

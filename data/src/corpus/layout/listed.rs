@@ -24,11 +24,17 @@ fn strings(value: &Value) -> Option<Vec<&str>> {
     list.iter().map(Value::as_str).collect()
 }
 
-/// Returns the lists of strings that most rows have in a field; `None` for other fields.
-fn lists<'r>(rows: &'r [Map<String, Value>], field: &str) -> Option<Vec<Vec<&'r str>>> {
+/// Returns the lists of strings that most rows have in a field; none for other fields.
+pub(super) fn lists_in<'r>(rows: &'r [Map<String, Value>], field: &str) -> Vec<Vec<&'r str>> {
     let lists: Vec<Vec<&str>> = rows.iter().filter_map(|row| strings(value_at(row, field)?)).collect();
+    if 2 * lists.len() > rows.len() { lists } else { Vec::new() }
+}
+
+/// Does the same for lists of several strings, in the mean; `None` for other fields.
+fn lists<'r>(rows: &'r [Map<String, Value>], field: &str) -> Option<Vec<Vec<&'r str>>> {
+    let lists = lists_in(rows, field);
     let n: usize = lists.iter().map(Vec::len).sum();
-    (2 * lists.len() > rows.len() && n >= ENOUGH * lists.len()).then_some(lists)
+    (!lists.is_empty() && n >= ENOUGH * lists.len()).then_some(lists)
 }
 
 /// Returns the bytes of the strings of a field, also of those in lists.

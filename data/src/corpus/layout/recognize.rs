@@ -6,9 +6,11 @@ use serde_json::{Map, Value};
 
 use super::Layout;
 use crate::corpus::asked::Asked;
-use crate::corpus::columns::{Column, ENOUGH_ROWS, column_at, columns_of};
+use crate::corpus::columns::{Column, column_at, columns_of};
 use crate::corpus::compared::compared_among;
-use crate::corpus::fields::{ANSWERS, has_label_word, is_about, is_analysis, is_label, is_text, words_of};
+use crate::corpus::fields::{
+    ANSWERS, has_label_word, is_about, is_analysis, is_label, is_likely_label, is_text, words_of,
+};
 use crate::corpus::pairs::{says_direction, texts_of};
 use crate::corpus::roles::{Role, is_changed_into, is_of};
 use crate::corpus::text::Rating;
@@ -192,8 +194,7 @@ pub(super) fn is_name_of_someone(rows: &[Map<String, Value>], name: &str) -> boo
     let is_someone = words_of(name).iter().any(|word| PEOPLE.contains(&word.as_str()));
     let column = column_at(rows, name);
     // A name of something stands in one row.
-    let is_unique = column.n >= ENOUGH_ROWS && column.n_distinct() == column.n;
-    is_someone && column.n_words < 2 * column.n && !is_unique
+    is_someone && column.n_words < 2 * column.n && !column.is_unique()
 }
 
 /// Returns the fields of rows with texts of several words, in the order of the file: no names, no words that recur in all rows, and nothing
@@ -234,8 +235,10 @@ fn are_of(pair: Option<&Layout>, name: &str) -> bool {
 fn label_of(rows: &[Map<String, Value>], columns: &BTreeMap<String, Column>) -> Option<String> {
     let found = columns.iter().filter(|(name, column)| {
         let is_other = is_about(name) || is_of(Role::Context, name) || column.is_id(name) || column.are_tags();
-        !is_other && column.is_short() && (is_label(name) || column.recurs() && !is_name_of_someone(rows, name))
+        let can_be = !is_other && column.is_short() && !column.is_unique();
+        can_be && (is_label(name) || column.recurs() && !is_name_of_someone(rows, name))
     });
-    let best = found.max_by_key(|(name, column)| (is_label(name), column.recurs(), column.is_string));
+    let best =
+        found.max_by_key(|(name, column)| (is_label(name), column.recurs(), is_likely_label(name), column.is_string));
     best.map(|(name, _)| name.clone())
 }

@@ -15,12 +15,18 @@ use crate::formats::{FileFormat, Wanted, is_json_lines};
 
 /// Larger files are not looked at.
 const MOST_BYTES: usize = 64 << 20;
+/// The rows of larger files are not looked at.
+const MOST_BYTES_OF_ROWS: usize = 8 << 20;
+/// Rows that are looked at.
+const N_ROWS: usize = 100;
 
 /// A list of objects in the object that is the whole file.
 pub(super) struct WrappedList {
     /// The fields that lead to it.
     path: Vec<String>,
     n: usize,
+    /// Its first rows; none of a large file.
+    rows: Vec<Map<String, Value>>,
     /// Whether the object cannot be a row, because it has several lines.
     pub(super) is_certain: bool,
 }
@@ -30,7 +36,15 @@ pub(super) fn list_in(file: &Path, format: FileFormat, rows: &[Map<String, Value
     let (text, n_lines) = one_object(file, format, rows)?;
     let Shape { lists, .. } = serde_json::from_slice(&text).ok()?;
     let (path, n) = lists.into_iter().filter(|(path, n)| !path.is_empty() && *n > 1).max_by_key(|(_, n)| *n)?;
-    Some(WrappedList { path, n, is_certain: n_lines > 1 })
+    let rows = if text.len() > MOST_BYTES_OF_ROWS { Vec::new() } else { rows_at(&text, &path) };
+    Some(WrappedList { path, n, rows, is_certain: n_lines > 1 })
+}
+
+/// Returns the first rows of the list at `path`.
+fn rows_at(text: &[u8], path: &[String]) -> Vec<Map<String, Value>> {
+    let whole = serde_json::from_slice::<Value>(text).unwrap_or_default();
+    let list = path.iter().try_fold(&whole, |value, name| value.get(name)).and_then(Value::as_array);
+    list.into_iter().flatten().take(N_ROWS).filter_map(|row| row.as_object().cloned()).collect()
 }
 
 /// Returns the text of a file that is probably one object, and how many lines have text.
@@ -64,10 +78,18 @@ pub(super) fn has_most_text(rows: &[Map<String, Value>], layout: Option<&Layout>
 }
 
 impl WrappedList {
+    pub(super) fn rows(&self) -> &[Map<String, Value>] {
+        &self.rows
+    }
+
+    /// Returns the program of jq for its rows.
+    pub(super) fn in_jq(&self) -> String {
+        format!("{}[]", path_in_jq(&self.path))
+    }
+
     /// Says what the file is, and how to get a row per line.
     pub(super) fn advice(&self, file: &Path) -> String {
-        let rows = format!("{}[]", path_in_jq(&self.path));
-        let (command, file) = (jq::command(file, FileFormat::JSON, &rows), file.display());
+        let (command, file) = (jq::command(file, FileFormat::JSON, &self.in_jq()), file.display());
         format!(
             "{file}: it is one object, whose field \"{}\" is a list of {} objects, and a row per line is wanted\nto make rows of \
              them: {command}",

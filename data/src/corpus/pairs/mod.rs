@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use block::PairBlock;
 pub use config::{CorpusConfig, CorpusFormat, Header};
+pub(super) use header::is_language;
 pub(crate) use header::{flag, says_direction, texts_of};
 pub(super) use header::{names_columns, refuse_lines_above, rows_above};
 pub(crate) use row::{Pair, RowParser, length_problem};
@@ -134,6 +135,7 @@ impl CorpusInput {
             )),
             (CorpusFormat::Tsv | CorpusFormat::Csv, _) => {
                 check_file(entry)?;
+                Table::check_languages(entry, format, config)?;
                 Ok(Self::Table(Table::open(entry, format, config)?))
             }
             (CorpusFormat::Jsonl | CorpusFormat::Auto, _) => {

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::header::{Columns, Found, is_probably_header, rows_above, with_other_headers};
-use super::{CorpusConfig, CorpusFormat};
+use super::header::{Columns, Found, is_probably_header, keys_of_columns, rows_above, with_other_headers};
+use super::{CorpusConfig, CorpusFormat, Header};
+use crate::corpus::by_language::ByLanguage;
 use crate::corpus::jq::piped;
 use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader, ROWS_TO_COMPARE};
@@ -32,6 +33,24 @@ impl Table {
         let first = rows.get(rows_above(&rows));
         let (n_columns, is_quoted) = (first.map_or(0, Vec::len), delimiter.is_none() && are_quoted(&rows));
         Ok(Self { path: path.into(), columns, n_columns, delimiter, is_quoted, notes })
+    }
+
+    /// Refuses a table with a row for each language, unless the user has said how it is read.
+    pub(super) fn check_languages(path: &Path, format: CorpusFormat, config: &CorpusConfig) -> Result<()> {
+        if config.header != Header::Auto || keys_of_columns(config).is_some() {
+            return Ok(());
+        }
+        let (_, rows) = first_rows(path, format)?;
+        let rows = &rows[rows_above(&rows)..];
+        let Some((first, others)) = rows.split_first() else { return Ok(()) };
+        let names: Vec<&str> = first.iter().map(|name| name.trim()).collect();
+        let are_names = is_probably_header(&names, others);
+        let (names, rows) = if are_names { (Some(names.as_slice()), others) } else { (None, rows) };
+        let format = if format == CorpusFormat::Tsv { FileFormat::TSV } else { FileFormat::CSV };
+        match ByLanguage::of(names, rows) {
+            Some(found) => Err(Error::corpus(path, found.advice(path, format, names))),
+            None => Ok(()),
+        }
     }
 
     /// Returns what the user should know about how the file is read.
