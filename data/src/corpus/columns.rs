@@ -13,6 +13,8 @@ use super::values;
 pub(super) const ENOUGH_ROWS: usize = 8;
 /// Longest name of a class, in bytes.
 const LONGEST_LABEL: usize = 60;
+/// Words of a text, on average, which the name of a class has not.
+const WORDS_OF_TEXT: usize = 4;
 /// Longest example of a value, in characters.
 const LONGEST_EXAMPLE: usize = 40;
 
@@ -59,9 +61,15 @@ impl Column {
         self.n >= ENOUGH_ROWS && self.distinct.len() > 1 && self.distinct.len() * 4 <= self.n
     }
 
-    /// Whether each row has a value of its own, as no class has.
+    /// Whether each row has a value of its own.
     pub(super) fn is_unique(&self) -> bool {
         self.n >= ENOUGH_ROWS && self.distinct.len() == self.n
+    }
+
+    /// Whether nearly each row has a value of its own, as no class has: another one in each row, or another long text in most.
+    pub(super) fn is_varied(&self) -> bool {
+        let are_long = self.n_words >= WORDS_OF_TEXT * self.n;
+        self.is_unique() || self.n >= ENOUGH_ROWS && are_long && 2 * self.distinct.len() > self.n
     }
 
     /// Whether its values have several words.
@@ -170,7 +178,7 @@ pub(super) fn rank_of_class(name: &str, column: &Column) -> u8 {
     match name.rsplit('.').next().unwrap_or(name) {
         last if is_about(name) || is_of(Role::Context, last) || !column.is_short() => 0,
         _ if column.is_id(name) || column.are_tags() => 0,
-        _ if column.is_unique() && column.has_words() && !has_word_of_class(name) => 0,
+        _ if column.is_varied() && column.has_words() && !has_word_of_class(name) => 0,
         last if is_label(last) => 4,
         last if has_label_word(last) || name.split('.').any(is_label) => 3,
         _ if column.recurs() => 2,

@@ -35,6 +35,10 @@ const CHAT: Asked = Asked::Layout(Task::Lm, TextFormat::Chat);
 const TAGS: Asked = Asked::Layout(Task::Tagging, TextFormat::Auto);
 const CLASSES: Asked = Asked::Layout(Task::Classification, TextFormat::Auto);
 
+const INTENTS: &str = r#"{"intents": [
+    {"tag": "a", "patterns": ["b"], "responses": ["c"]},
+    {"tag": "d", "patterns": ["e"], "responses": ["f"]}]}"#;
+
 /// The ending of a file, its text, and what asks for its rows.
 type Case = (&'static str, String, Asked);
 
@@ -50,7 +54,7 @@ fn cases() -> Vec<Case> {
         ("jsonl", r#"{"prompt": "q", "good": "a", "bad": "b"}"#.into(), CHAT),
         ("csv", "prompt,good,bad\nq,a b,c\n".into(), CHAT),
         ("json", r#"[{"question": "q", "answers": ["a"]}]"#.into(), CHAT),
-        ("json", "{\"intents\":\n[{\"tag\": \"a\", \"patterns\": [\"b\"], \"responses\": [\"c\"]},\n{\"tag\": \"d\", \"patterns\": [\"e\"], \"responses\": [\"f\"]}]}".into(), CHAT),
+        ("json", INTENTS.into(), CHAT),
         ("jsonl", r#"{"chat": [{"human": "a", "bot": "b"}]}"#.into(), CHAT),
         ("jsonl", r#"{"messages": "[{\"role\": \"user\", \"content\": \"a\"}]"}"#.into(), CHAT),
         (

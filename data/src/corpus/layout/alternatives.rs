@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 
 use super::RowReader;
 use super::listed::lists_in;
-use super::said::name_of;
 use super::wrapped::WrappedList;
 use crate::corpus::columns::{Column, columns_of};
 use crate::corpus::fields::{has_label_word, is_about, is_label, words_of};
@@ -142,10 +141,9 @@ impl RowReader<'_> {
         }
         let with = [replies, label].into_iter().flatten().map(|name| format!("\"{name}\"")).collect::<Vec<_>>();
         Some(format!(
-            "{}: its rows have lists of texts in \"{texts}\" that belong to the same {}, and a row for each is wanted by task {}\n{}",
+            "{}: its rows have lists of texts in \"{texts}\" that belong to the same {}, and a row for each text is wanted\n{}",
             file.display(),
             with.join(" and "),
-            name_of(self.task),
             lines.join("\n")
         ))
     }

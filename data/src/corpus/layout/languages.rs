@@ -32,7 +32,7 @@ impl RowReader<'_> {
         format: FileFormat,
         rows: &[Map<String, Value>],
     ) -> Option<String> {
-        if matches!(self.task, Task::Classification | Task::Tagging) || format.has_tags() {
+        if !matches!(self.task, Task::Lm | Task::Translation) || format.has_tags() {
             return None;
         }
         if let Some(found) = translations(rows) {

@@ -235,7 +235,7 @@ fn are_of(pair: Option<&Layout>, name: &str) -> bool {
 fn label_of(rows: &[Map<String, Value>], columns: &BTreeMap<String, Column>) -> Option<String> {
     let found = columns.iter().filter(|(name, column)| {
         let is_other = is_about(name) || is_of(Role::Context, name) || column.is_id(name) || column.are_tags();
-        let can_be = !is_other && column.is_short() && !column.is_unique();
+        let can_be = !is_other && column.is_short() && !column.is_varied();
         can_be && (is_label(name) || column.recurs() && !is_name_of_someone(rows, name))
     });
     let best =
