@@ -17,6 +17,8 @@ const NAMES: [&str; 10] =
     ["lang", "language", "locale", "lng", "languages", "sprache", "langue", "lingua", "idioma", "iso"];
 /// Rows that are enough to tell.
 const ENOUGH_ROWS: usize = 6;
+/// Different languages that are not chance.
+const ENOUGH_KNOWN: usize = 5;
 /// Letters of a language's name, at most.
 const LONGEST_NAME: usize = 20;
 
@@ -46,12 +48,33 @@ fn by_frequency(rows: &[Vec<String>], at: usize) -> Vec<(String, usize)> {
     counts
 }
 
-/// Whether most cells are known languages. The code of a country has capitals.
+/// Whether most cells are known languages, or enough of them that are codes. The code of a country has capitals.
 fn are_known(found: &[(String, usize)]) -> bool {
     let is_known = |cell: &str| is_language(cell) && (cell.len() > 3 || !cell.contains(char::is_uppercase));
     let n: usize = found.iter().map(|(_, n)| n).sum();
-    let n_known: usize = found.iter().filter(|(cell, _)| is_known(cell)).map(|(_, n)| n).sum();
-    2 * n_known > n
+    let known = || found.iter().filter(|(cell, _)| is_known(cell));
+    let n_known: usize = known().map(|(_, n)| n).sum();
+    2 * n_known > n || known().count() >= ENOUGH_KNOWN && found.iter().all(|(cell, _)| is_code(cell))
+}
+
+/// Whether a cell may be the code of a language.
+fn is_code(cell: &str) -> bool {
+    (2..=3).contains(&cell.len()) && cell.bytes().all(|byte| byte.is_ascii_lowercase())
+}
+
+fn is_named(name: &str) -> bool {
+    words_of(name).iter().any(|word| NAMES.contains(&word.as_str()))
+}
+
+/// Returns the column of `rows` that has one language in all of them, so that others may follow.
+pub(super) fn one_language_in(names: Option<&[&str]>, rows: &[Vec<String>]) -> Option<usize> {
+    let is_one = |at: &usize| match by_frequency(rows, *at).as_slice() {
+        [(cell, n)] => {
+            *n == rows.len() && names.map_or(is_language(cell) || is_code(cell), |names| is_named(names[*at]))
+        }
+        _ => false,
+    };
+    (0..rows.iter().map(Vec::len).min()?).find(is_one)
 }
 
 /// Returns the languages of a column with their numbers, if it has several and nothing else. In a table without names most must be known.
@@ -60,7 +83,6 @@ fn languages_in(name: Option<&str>, rows: &[Vec<String>], at: usize) -> Option<V
     let n: usize = found.iter().map(|(_, n)| n).sum();
     let is_name =
         |cell: &str| cell.len() <= LONGEST_NAME && cell.chars().all(|c| c.is_alphabetic() || "-_".contains(c));
-    let is_named = |name: &str| words_of(name).iter().any(|word| NAMES.contains(&word.as_str()));
     let are_languages = found.iter().all(|(cell, _)| is_name(cell)) && name.map_or(are_known(&found), is_named);
     let recurs = found.len() > 1 && 2 * found.len() <= n;
     (2 * n > rows.len() && are_languages && recurs).then_some(found)
@@ -122,9 +144,10 @@ impl ByLanguage {
             said(self.text)
         );
         let read = format!(
-            "and read rows.jsonl with {} {}{OR_REVERSED}",
+            "and read rows.jsonl with {} {}{OR_REVERSED}{}",
             flag("data.corpus.source_field", one),
-            flag("data.corpus.target_field", other)
+            flag("data.corpus.target_field", other),
+            if self.languages.len() > 2 { "; for other languages, write their names in both" } else { "" }
         );
 
         let Some(key) = self.key else { return self.without_key(path, &rows_are, &read) };

@@ -78,3 +78,24 @@ fn other_tables_are_pairs() {
         assert_eq!(opened("a.tsv", &table("", row), &config).0, "");
     }
 }
+
+#[test]
+fn the_rows_of_one_language_may_follow_those_of_another_one() {
+    let config = CorpusConfig::default();
+    let row = |n: usize| format!("{}\t{}\tthe words {n} of it\n", n % 80, ["it", "en"][n / 80]);
+    let rows: String = (0..160).map(row).collect();
+    for (text, program) in
+        [(format!("id\tlanguage\ttext\n{rows}"), "group_by(.id)[]"), (rows.clone(), "group_by(.[0])[]")]
+    {
+        let (said, made) = opened("a.tsv", &text, &config);
+        assert!(said.contains(program), "{said}");
+        assert!(made.is_empty() || made.len() == 80, "{made:?}");
+    }
+    // Tatoeba has hundreds of languages, of which few are known here.
+    let codes = ["cmn", "epo", "ber", "kab", "tok", "eng", "deu", "fra", "ita", "rus"];
+    let row = |n: usize| format!("{n}\t{}\tthe words {n} of it\n", codes[n / 60]);
+    let (said, _) = opened("a.tsv", &(0..600).map(row).collect::<String>(), &config);
+    assert!(said.contains("links.csv"), "{said}");
+    let one = |n: usize| format!("{n}\tadj\tthe words {n} of it\n");
+    assert_eq!(opened("a.tsv", &(0..160).map(one).collect::<String>(), &config).0, "");
+}

@@ -35,7 +35,8 @@ pub(super) struct Alternatives {
     is_aligned: bool,
 }
 
-fn has_word(name: &str, words: &[&str]) -> bool {
+/// Whether the name has one of the words.
+pub(super) fn has_word(name: &str, words: &[&str]) -> bool {
     words_of(name).iter().any(|word| words.contains(&word.as_str()))
 }
 

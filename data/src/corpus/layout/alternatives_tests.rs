@@ -66,7 +66,7 @@ fn a_class_of_its_own_in_each_row_has_its_texts_in_a_list_of_any_name() {
         assert!(made.is_empty() || made.len() == 48);
     }
     // The parts of one text stay together.
-    let dish = |n: usize| json!({"cuisine": ["greek", "thai"][n % 2], "id": n, "ingredients": [format!("salt {n}"), "romaine lettuce"]});
+    let dish = |n: usize| json!({"cuisine": (["greek", "thai"][n % 2]), "id": n, "ingredients": [format!("salt {n}"), "romaine lettuce"]});
     let (said, _) = asked("a.jsonl", &lines(&dish), CLASSES.0, CLASSES.1);
     assert!(said.contains("text_field={ingredients}"), "{said}");
 }

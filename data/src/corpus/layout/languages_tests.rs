@@ -33,10 +33,10 @@ fn rows_of_one_language_each_are_joined_by_what_they_share() {
         assert!(said.contains(&format!("source_field={} --set", languages[0])), "{said}");
     }
     // Texts without anything in common are texts, and so is a pair next to its languages.
-    let alone = |n: usize| json!({"id": n, "lang": ["en", "fr"][n % 2], "text": format!("some words of {n}")});
+    let alone = |n: usize| json!({"id": n, "lang": (["en", "fr"][n % 2]), "text": format!("some words of {n}")});
     let said = refusal(&|n| alone(n).to_string(), Task::Translation, TextFormat::Auto);
     assert!(said.contains("data.text.field=text") || said.contains("--task lm"), "{said}");
-    let pair = |n: usize| json!({"id": n / 2, "lang": ["it", "fr"][n % 2], "source": format!("some words of {n}"), "target": format!("other words of {n}")});
+    let pair = |n: usize| json!({"id": n / 2, "lang": (["it", "fr"][n % 2]), "source": format!("some words of {n}"), "target": format!("other words of {n}")});
     let said = refusal(&|n| pair(n).to_string(), Task::Translation, TextFormat::Auto);
     assert!(said.contains("source_field=source") && !said.contains("group_by"), "{said}");
 }

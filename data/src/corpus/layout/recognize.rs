@@ -150,7 +150,11 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let varies = |name: &&str| !columns[*name].recurs();
     let is_known = |pair: &[&str; 2]| says_direction(pair[0], pair[1]) && pair.iter().all(varies);
     let is_pair = two.len() == 2 && (label.is_none() || is_changed_into(two[0], two[1]).is_some());
-    let names = if is_pair || are_several && two.len() > 2 { two } else { all.clone() };
+    let mut names = if is_pair || are_several && two.len() > 2 { two } else { all.clone() };
+    // Next to a class, other values that recur are about the text, too.
+    if label.is_some() && names.iter().any(&varies) {
+        names.retain(&varies);
+    }
     let asked = || {
         let in_order = order.iter().filter_map(|name| columns.get_key_value(name));
         let texts = in_order.filter(|(_, column)| column.is_string).map(|(name, column)| (name.as_str(), column));

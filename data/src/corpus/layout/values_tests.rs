@@ -188,3 +188,17 @@ fn usual_names_of_classes_come_before_other_values_that_recur() {
         assert!(task != Task::Classification || said.contains("can be the class: device.room"), "{said}");
     }
 }
+
+#[test]
+fn units_in_a_table_are_no_texts_of_a_class() {
+    let units = |n: usize| format!("{n},{},{},{}\n", ["km", "kg", "h"][n % 3], ["m", "g", "min"][n % 3], 10 * (n % 4));
+    let rows: String = (0..40).map(units).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a.csv");
+    std::fs::write(&file, format!("value,from,to,result\n{rows}")).expect("writable");
+    let (corpus, text, labels) = (CorpusConfig::default(), TextConfig::default(), LabelConfig::default());
+    let other_tasks = &[Task::Lm, Task::Translation, Task::Classification];
+    let reader = RowReader { task: Task::Translation, other_tasks, corpus: &corpus, text: &text, labels: &labels };
+    let refused = check_layout(&[file], &reader).err().map(|error| error.to_string());
+    assert_eq!(refused, None, "the reader of tables asks for the columns");
+}

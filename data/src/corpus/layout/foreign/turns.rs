@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::super::alternatives::is_of_alternatives;
+use super::super::alternatives::{has_word, is_of_alternatives};
 use super::super::listed::lists_in;
 use super::{Foreign, READ_ROW, WayOut, meaning, with_messages, with_messages_if};
 use crate::corpus::fields::{is_about, words_of};
@@ -207,13 +207,17 @@ pub(super) fn alternating(rows: &[Map<String, Value>], is_chat: bool) -> Option<
             || is_of(Role::Question, name) || words_of(name).iter().any(|word| QUESTIONS.contains(&word.as_str()));
         is_sentence(value) && !is_about(name) || value.is_string() && asks()
     });
-    let (field, _) = row.iter().find(|(name, value)| {
-        value.as_array().is_some_and(|list| {
-            let are_texts = list.len() > 1 && list.iter().all(Value::is_string) && n_words(list) >= 2 * list.len();
-            let is_free = || is_chat || are_questions_and_answers(&lists_in(rows, name));
-            are_texts && (is_dialogue(name) || !can_ask && !is_of_alternatives(name) && is_free())
-        })
-    })?;
+    let is_free = |name: &str| {
+        let is_other = can_ask || is_of_alternatives(name) || has_word(name, &REPLIES);
+        !is_other && (is_chat || are_questions_and_answers(&lists_in(rows, name)))
+    };
+    let is_list = |(_, value): &(&String, &Value)| {
+        value
+            .as_array()
+            .is_some_and(|list| list.len() > 1 && list.iter().all(Value::is_string) && n_words(list) >= 2 * list.len())
+    };
+    let lists = || row.iter().filter(is_list).map(|(name, _)| name);
+    let field = lists().find(|name| is_dialogue(name)).or_else(|| lists().find(|name| is_free(name)))?;
 
     let path = in_jq(field);
     let replies = rows.iter().flat_map(Map::keys).find(|name| *name != field && are_replies(rows, field, name));
@@ -243,7 +247,7 @@ pub(super) fn alternating(rows: &[Map<String, Value>], is_chat: bool) -> Option<
 
 /// Whether a list of another name has an answer to each question of `field`, in all rows that have both.
 fn are_replies(rows: &[Map<String, Value>], field: &str, name: &str) -> bool {
-    let is_named = words_of(name).iter().any(|word| REPLIES.contains(&word.as_str()));
+    let is_named = has_word(name, &REPLIES);
     let list = |row: &Map<String, Value>, name: &str| {
         row.get(name)
             .and_then(Value::as_array)
