@@ -7,9 +7,6 @@
 mod asked;
 mod block_start;
 mod breaks;
-mod by_language;
-#[cfg(test)]
-mod by_language_tests;
 mod columns;
 mod compared;
 mod field_order;

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::RowReader;
-use super::listed::lists_in;
+use super::lists::lists_in;
 use super::wrapped::WrappedList;
 use crate::corpus::columns::{Column, columns_of};
 use crate::corpus::fields::{has_label_word, is_about, is_label, words_of};

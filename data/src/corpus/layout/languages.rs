@@ -7,9 +7,8 @@ use serde_json::{Map, Value, json};
 use super::RowReader;
 use super::converted::they_have;
 use super::said::name_of;
-use crate::corpus::by_language::ByLanguage;
 use crate::corpus::jq::{self, in_jq};
-use crate::corpus::pairs::{OR_REVERSED, flag, is_language};
+use crate::corpus::pairs::{ByLanguage, OR_REVERSED, flag, is_language};
 use crate::corpus::text::Task;
 use crate::formats::FileFormat;
 

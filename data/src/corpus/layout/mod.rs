@@ -50,6 +50,7 @@ mod languages;
 #[cfg(test)]
 mod languages_tests;
 mod listed;
+mod lists;
 mod marked;
 mod mended;
 mod mixed;

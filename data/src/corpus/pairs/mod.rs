@@ -1,6 +1,7 @@
 //! Pairs of texts: the rows of JSONL, TSV, CSV and parallel files.
 
 mod block;
+mod by_language;
 mod catalogue;
 mod config;
 mod divided;
@@ -14,6 +15,7 @@ mod two_files;
 use std::path::{Path, PathBuf};
 
 pub(crate) use block::PairBlock;
+pub(super) use by_language::ByLanguage;
 pub use config::{CorpusConfig, CorpusFormat, Header};
 pub(super) use header::is_language;
 pub(crate) use header::{flag, says_direction, texts_of};

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use super::by_language::{ByLanguage, one_language_in};
 use super::header::{Columns, Found, is_probably_header, keys_of_columns, rows_above, with_other_headers};
 use super::{CorpusConfig, CorpusFormat, Header};
-use crate::corpus::by_language::{ByLanguage, one_language_in};
 use crate::corpus::jq::piped;
 use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader, ROWS_TO_COMPARE};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::super::alternatives::{has_word, is_of_alternatives};
-use super::super::listed::lists_in;
+use super::super::lists::lists_in;
 use super::{Foreign, READ_ROW, WayOut, meaning, with_messages, with_messages_if};
 use crate::corpus::fields::{is_about, words_of};
 use crate::corpus::jq::in_jq;

@@ -1,16 +1,21 @@
 //! Texts of several languages in one column, with a row for each language: how the rows of one text are joined.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use serde_json::json;
 
-use super::columns::Column;
-use super::fields::{is_id_name, words_of};
-use super::jq::{command_of_all, fed, in_jq};
-use super::pairs::{OR_REVERSED, flag, is_language};
+use super::OR_REVERSED;
+use super::header::{flag, is_language};
+use crate::corpus::columns::Column;
+use crate::corpus::fields::{is_id_name, words_of};
+use crate::corpus::jq::{command_of_all, fed, in_jq};
 use crate::formats::{CsvRows, FileFormat};
+use crate::terminal::shell_word;
 
 /// Words of names of columns with a language.
 const NAMES: [&str; 10] =
@@ -24,7 +29,7 @@ const LONGEST_NAME: usize = 20;
 
 /// Where a table with a row for each language has what.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ByLanguage {
+pub(in crate::corpus) struct ByLanguage {
     /// What the rows of one text share.
     key: Option<usize>,
     /// Names or numbers each row.
@@ -90,7 +95,7 @@ fn languages_in(name: Option<&str>, rows: &[Vec<String>], at: usize) -> Option<V
 
 impl ByLanguage {
     /// Finds one column with languages and one with texts among the cells of `rows`, which `names` call so, if they have names.
-    pub(super) fn of(names: Option<&[&str]>, rows: &[Vec<String>]) -> Option<Self> {
+    pub(in crate::corpus) fn of(names: Option<&[&str]>, rows: &[Vec<String>]) -> Option<Self> {
         let n_columns = rows.iter().map(Vec::len).min()?;
         if rows.len() < ENOUGH_ROWS || n_columns < 2 {
             return None;
@@ -127,12 +132,12 @@ impl ByLanguage {
     }
 
     /// Whether a column says which rows have the same text.
-    pub(super) fn has_key(&self) -> bool {
+    pub(in crate::corpus) fn has_key(&self) -> bool {
         self.key.is_some()
     }
 
     /// Says what the rows of a file are, and how those of one text are joined.
-    pub(super) fn advice(&self, path: &Path, format: FileFormat, names: Option<&[&str]>) -> String {
+    pub(in crate::corpus) fn advice(&self, path: &Path, format: FileFormat, names: Option<&[&str]>) -> String {
         let field = |at: usize| names.map_or(format!(".[{at}]"), |names| in_jq(names[at]));
         let said = |at: usize| names.map_or(format!("column {at}"), |names| format!("\"{}\"", names[at]));
         let (language, text) = (field(self.language), field(self.text));
@@ -155,7 +160,7 @@ impl ByLanguage {
         let program = format!("group_by({})[] | {{{}, {}}}", field(key), of(one), of(other));
         let command = match names {
             Some(_) => command_of_all(path, format, &program),
-            None => format!("{} | jq -cs {} > rows.jsonl", as_lists(path), crate::terminal::shell_word(&program)),
+            None => format!("{} | jq -cs {} > rows.jsonl", as_lists(path), shell_word(&program)),
         };
         format!("{rows_are}\nto join the rows with the same {}: {command}\n{read}", said(key))
     }
@@ -199,7 +204,7 @@ fn is_shared(rows: &[Vec<String>], at: usize, language: usize) -> bool {
     n_even > 1 && 2 * n_even >= groups.len()
 }
 
-/// Returns what csv.reader needs to know of a table besides its text.
+/// Returns what csv.reader needs to know of a table apart from its text.
 fn delimiter_in_python(path: &Path) -> String {
     match CsvRows::first_rows_by_name(path).map_or(b',', |(delimiter, _)| delimiter) {
         b',' => String::new(),

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
-use super::followed::rows_made;
-use super::pairs::{CorpusConfig, Header, PairCorpus};
+use crate::corpus::followed::rows_made;
+use crate::corpus::pairs::{CorpusConfig, Header, PairCorpus};
 
 /// Writes a table, and returns how it is refused and what the first command makes of it; nothing if it is read.
 fn opened(name: &str, text: &str, config: &CorpusConfig) -> (String, Vec<Value>) {
