@@ -64,6 +64,7 @@ pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Alternatives> {
     let other =
         || fields().find(|name| Some(*name) != replies && lists_in(rows, name).iter().any(|list| list.len() > 1));
     let texts = texts.or_else(|| other().filter(|_| is_own_class))?;
+
     // The text that all of them are about belongs to each.
     let has_text = columns.iter().any(|(name, column)| {
         let is_label = label.as_ref().is_some_and(|(label, _)| label == name);

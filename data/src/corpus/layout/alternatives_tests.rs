@@ -1,4 +1,4 @@
-//! Lists of texts that are no talk: ways to say the same, questions without answers, and the words of another text.
+//! Lists of texts that do not follow each other in a talk: ways to say the same, questions without answers, and the words of another text.
 
 use serde_json::json;
 

@@ -59,6 +59,7 @@ impl RowReader<'_> {
         if let Some(advice) = self.advice_for_languages(file, format, rows) {
             return bad(advice);
         }
+
         let they_have = they_have(rows, format);
         let chooses = matches!(self.task, Task::Lm | Task::Translation | Task::Classification) && !format.has_tags();
         if let Some(found) = choices::of(rows).filter(|_| chooses) {

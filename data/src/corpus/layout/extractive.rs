@@ -41,6 +41,7 @@ fn of_row(row: &Map<String, Value>, rows: &[Map<String, Value>]) -> Option<Extra
             && !is_analysis(name)
             && !is_context(path)
     };
+
     let answers = answers_in(row).into_iter().filter(of_answers);
     let found = answers.filter_map(|(path, value)| Some((path, first_text(value)?, value)));
     let found = found.filter(|(path, inside, value)| {

@@ -48,6 +48,7 @@ impl RowReader<'_> {
         if self.task != Task::Translation || self.has_named_a_field(rows) {
             return None;
         }
+
         let names: Vec<&str> = rows.first()?.keys().map(String::as_str).collect();
         let cell = |value: Option<&Value>| match value {
             Some(Value::String(text)) => text.clone(),

@@ -17,7 +17,7 @@ fn texts_by_language_in_a_list_get_a_field_of_each_language() {
         assert!(said.contains("source_field=en --set data.corpus.target_field=it (or the other way round)"), "{said}");
         assert!(!said.contains("=id"), "{said}");
     }
-    // Speakers are no languages.
+    // Speakers have names.
     let talk = |n: usize| json!({"turns": [{"language": "Ann", "text": format!("Good day {n}")}, {"language": "Bob", "text": "Good bye now"}]});
     assert!(!refusal(&|n| talk(n).to_string(), Task::Lm, TextFormat::Chat).contains("in several languages"));
 }

@@ -192,13 +192,11 @@ impl RowReader<'_> {
         let wrapped = wrapped::list_in(file, format, &rows);
         let of_list = || wrapped.as_ref().filter(|list| list.is_certain).map(|list| list.advice(file));
         let of_alternatives = self.advice_for_alternatives((file, format), &rows, wrapped.as_ref(), is_read);
-        if let Some(advice) = of_alternatives.or_else(of_list) {
+        let by_key = || by_key::texts_in(file, format, &rows).filter(|_| !is_read)?.advice(file, self.task);
+        if let Some(advice) = of_alternatives.or_else(of_list).or_else(by_key) {
             return bad(advice);
         }
-        let by_key = by_key::texts_in(file, format, &rows).filter(|_| !is_read);
-        if let Some(advice) = by_key.and_then(|texts| texts.advice(file, self.task)) {
-            return bad(advice);
-        }
+
         if rows.is_empty() && has_list {
             return bad(format!(
                 "{}: its rows are lists of values without names, and objects are wanted, such as {{\"text\": \"...\"}}; pandas writes \

@@ -151,6 +151,7 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let is_known = |pair: &[&str; 2]| says_direction(pair[0], pair[1]) && pair.iter().all(varies);
     let is_pair = two.len() == 2 && (label.is_none() || is_changed_into(two[0], two[1]).is_some());
     let mut names = if is_pair || are_several && two.len() > 2 { two } else { all.clone() };
+
     // Next to a class, other values that recur are about the text, too.
     if label.is_some() && names.iter().any(&varies) {
         names.retain(&varies);

@@ -87,7 +87,7 @@ impl PairCorpus {
         let (path, format) = self.records().next()?;
         let row = json::first_rows(path, format).rows.into_iter().next()?;
         let has = |field: &String| field.contains('{') || value_at(&row, field).is_some();
-        // Nobody learns the number or the name of a row, and a list is no text.
+        // Nobody learns the number or the name of a row, or a list.
         let is_text = |name: &String| {
             !is_id_name(name) && value_at(&row, name).is_none_or(|value| !value.is_array() && !value.is_object())
         };

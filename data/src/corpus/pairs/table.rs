@@ -208,6 +208,7 @@ fn rows_of_each(path: &Path, delimiter: Option<u8>, column: usize) -> Result<Vec
         }
         n < MOST_ROWS
     };
+
     match delimiter {
         Some(delimiter) => {
             let mut reader = CsvRows::open(path, delimiter)?;

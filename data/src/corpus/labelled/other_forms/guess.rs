@@ -145,6 +145,7 @@ pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, 
     let free = |meant: &[Option<usize>]| -> Vec<usize> {
         (0..first.len()).filter(|at| !meant.contains(&Some(*at)) && n_bytes(rows, *at) > 0).collect()
     };
+
     if task == Task::Tagging
         && let Some(columns) = words_with_tags(rows, [meant[0], meant[1]])
     {

@@ -207,6 +207,7 @@ pub(super) fn alternating(rows: &[Map<String, Value>], is_chat: bool) -> Option<
             || is_of(Role::Question, name) || words_of(name).iter().any(|word| QUESTIONS.contains(&word.as_str()));
         is_sentence(value) && !is_about(name) || value.is_string() && asks()
     });
+
     let is_free = |name: &str| {
         let is_other = can_ask || is_of_alternatives(name) || has_word(name, &REPLIES);
         !is_other && (is_chat || are_questions_and_answers(&lists_in(rows, name)))
