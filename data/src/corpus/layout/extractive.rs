@@ -62,6 +62,7 @@ fn of_row(row: &Map<String, Value>, rows: &[Map<String, Value>]) -> Option<Extra
     if inside.is_empty() && (contexts.is_empty() || is_known && are_kept()) {
         return None;
     }
+
     let mut used: Vec<Vec<String>> = contexts.iter().map(|part| part.path.clone()).collect();
     used.extend([question.path.clone(), answer.clone()]);
     let is_blank = |part: &Part, row: &Map<String, Value>| {

@@ -166,6 +166,7 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let found = pair_among(&all).filter(is_known).or_else(|| pair_among(&names)).or_else(asked);
     let found = found.filter(|[source, target]| are_texts(source, target));
     let are_pair = found.map(|[source, target]| Layout::Pairs { source: source.into(), target: target.into() });
+
     // Two texts with the names of a pair are one, also where a third field is a class.
     let is_sure = names.len() >= 2 && label.as_ref().is_none_or(|label| !are_of(are_pair.as_ref(), label));
     if let (Some(pair), true) = (&are_pair, is_sure) {

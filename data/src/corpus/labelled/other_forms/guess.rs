@@ -156,6 +156,7 @@ pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, 
     }
     if meant[1].is_none() {
         let free = free(&meant);
+
         // A single column is the text. Of two columns alike, the text stands first.
         if free.len() > 1 || meant[0].is_some() {
             let name = |at: usize| first[at].trim();
