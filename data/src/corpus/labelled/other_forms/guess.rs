@@ -167,12 +167,13 @@ pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, 
                 let is_no_class = task == Task::Classification && (is_other || 2 * column.n < rows.len() - 1);
                 is_about(name(*at)) || is_no_class || n_distinct(at) == 1
             };
+            let is_less_likely = |name: &str| task == Task::Classification && !is_likely_label(name);
             meant[1] = free
                 .into_iter()
                 .rev()
                 .min_by_key(|at| {
                     let name = name(*at);
-                    (!is_label(name), !has_label_word(name), is_unlikely(at), !is_likely_label(name), n_distinct(at))
+                    (!is_label(name), !has_label_word(name), is_unlikely(at), is_less_likely(name), n_distinct(at))
                 })
                 .filter(|at| task == Task::Tagging || has_word_of_class(name(*at)) || !are_all_texts(rows, *at));
         }
