@@ -173,7 +173,7 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
         return Some(pair.clone());
     }
     if let Some(label) = label
-        && let Some(text) = longest(Some(&label))
+        && let Some(text) = longest(Some(&label)).filter(|text| is_label(&label) || !columns[text].recurs())
     {
         return Some(Layout::Labelled { text, label });
     }
