@@ -99,7 +99,7 @@ fn questions_in_turns_are_no_talk_without_their_answers() {
         }
         let answered = |n: usize| {
             let mut row = mt(n);
-            row["reference"] = if n % 2 == 0 { json!([format!("it is {n}"), "twice"]) } else { Value::Null };
+            row["reference"] = if n.is_multiple_of(2) { json!([format!("it is {n}"), "twice"]) } else { Value::Null };
             row
         };
         let (said, made) = asked("a.jsonl", &lines(&answered), task, format);
