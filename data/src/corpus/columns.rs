@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::fields::{Strings, has_label_word, is_about, is_id_name, is_label};
+use super::fields::{Strings, has_label_word, has_word_of_class, is_about, is_id_name, is_label};
 use super::path::value_at;
 use super::roles::{Role, is_of};
 use super::values;
@@ -13,6 +13,8 @@ use super::values;
 pub(super) const ENOUGH_ROWS: usize = 8;
 /// Longest name of a class, in bytes.
 const LONGEST_LABEL: usize = 60;
+/// Words of a text, on average, which the name of a class has not.
+const WORDS_OF_TEXT: usize = 4;
 /// Longest example of a value, in characters.
 const LONGEST_EXAMPLE: usize = 40;
 
@@ -57,6 +59,17 @@ impl Column {
     /// Whether few values recur in many rows.
     pub(super) fn recurs(&self) -> bool {
         self.n >= ENOUGH_ROWS && self.distinct.len() > 1 && self.distinct.len() * 4 <= self.n
+    }
+
+    /// Whether each row has a value of its own.
+    pub(super) fn is_unique(&self) -> bool {
+        self.n >= ENOUGH_ROWS && self.distinct.len() == self.n
+    }
+
+    /// Whether nearly each row has a value of its own, as no class has: another one in each row, or another long text in most.
+    pub(super) fn is_varied(&self) -> bool {
+        let are_long = self.n_words >= WORDS_OF_TEXT * self.n;
+        self.is_unique() || self.n >= ENOUGH_ROWS && are_long && 2 * self.distinct.len() > self.n
     }
 
     /// Whether its values have several words.
@@ -165,6 +178,7 @@ pub(super) fn rank_of_class(name: &str, column: &Column) -> u8 {
     match name.rsplit('.').next().unwrap_or(name) {
         last if is_about(name) || is_of(Role::Context, last) || !column.is_short() => 0,
         _ if column.is_id(name) || column.are_tags() => 0,
+        _ if column.is_varied() && column.has_words() && !has_word_of_class(name) => 0,
         last if is_label(last) => 4,
         last if has_label_word(last) || name.split('.').any(is_label) => 3,
         _ if column.recurs() => 2,

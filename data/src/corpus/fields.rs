@@ -19,6 +19,33 @@ const LABELS: [&str; 13] = [
 /// Words in the names of other fields with a class, such as `gold_label` and `star_rating`.
 const LABEL_WORDS: [&str; 9] =
     ["label", "labels", "class", "category", "intent", "sentiment", "rating", "stars", "overall"];
+/// Words of names that are more often a class than other values that recur.
+const LIKELY_LABELS: [&str; 24] = [
+    "severity",
+    "priority",
+    "urgency",
+    "outcome",
+    "verdict",
+    "decision",
+    "diagnosis",
+    "status",
+    "polarity",
+    "stance",
+    "toxicity",
+    "toxic",
+    "spam",
+    "quality",
+    "difficulty",
+    "level",
+    "grade",
+    "kind",
+    "type",
+    "target",
+    "result",
+    "team",
+    "department",
+    "queue",
+];
 /// Names of the text that a class belongs to, and of plain texts.
 const TEXTS: [&str; 10] =
     ["text", "content", "sentence", "document", "body", "review", "description", "article", "story", "abstract"];
@@ -125,6 +152,11 @@ pub(super) fn is_label(name: &str) -> bool {
 pub(super) fn has_label_word(name: &str) -> bool {
     let name = name.to_lowercase();
     name.split(|c: char| !c.is_alphanumeric()).any(|word| LABEL_WORDS.contains(&word))
+}
+
+/// Whether the last part of a path has a word that is more often the name of a class than others.
+pub(super) fn is_likely_label(name: &str) -> bool {
+    words_of(name.rsplit('.').next().unwrap_or(name)).iter().any(|word| LIKELY_LABELS.contains(&word.as_str()))
 }
 
 /// Whether the name, or the name of an object around the field, calls it the class.

@@ -12,6 +12,8 @@ mod compared;
 mod field_order;
 mod fields;
 mod filter;
+#[cfg(test)]
+mod followed;
 mod jq;
 mod json;
 mod labelled;

@@ -35,6 +35,10 @@ const CHAT: Asked = Asked::Layout(Task::Lm, TextFormat::Chat);
 const TAGS: Asked = Asked::Layout(Task::Tagging, TextFormat::Auto);
 const CLASSES: Asked = Asked::Layout(Task::Classification, TextFormat::Auto);
 
+const INTENTS: &str = r#"{"intents": [
+    {"tag": "a", "patterns": ["b"], "responses": ["c"]},
+    {"tag": "d", "patterns": ["e"], "responses": ["f"]}]}"#;
+
 /// The ending of a file, its text, and what asks for its rows.
 type Case = (&'static str, String, Asked);
 
@@ -50,6 +54,7 @@ fn cases() -> Vec<Case> {
         ("jsonl", r#"{"prompt": "q", "good": "a", "bad": "b"}"#.into(), CHAT),
         ("csv", "prompt,good,bad\nq,a b,c\n".into(), CHAT),
         ("json", r#"[{"question": "q", "answers": ["a"]}]"#.into(), CHAT),
+        ("json", INTENTS.into(), CHAT),
         ("jsonl", r#"{"chat": [{"human": "a", "bot": "b"}]}"#.into(), CHAT),
         ("jsonl", r#"{"messages": "[{\"role\": \"user\", \"content\": \"a\"}]"}"#.into(), CHAT),
         (
@@ -88,6 +93,8 @@ fn cases() -> Vec<Case> {
             Asked::Labels(Task::Tagging),
         ),
         ("tsv", table("# today\nEnglish\tItaliano\tKind", |n| format!("good {n}\tbuono {n}\tx\n")), Asked::Pairs),
+        ("csv", table("id,lang,text", |n| format!("{},{},words of {n}\n", n / 2, ["en", "it"][n % 2])), Asked::Pairs),
+        ("tsv", (0..20).map(|n| format!("{n}\t{}\twords of {n}\n", ["en", "it"][n % 2])).collect(), Asked::Pairs),
         ("csv", table("a|b", |n| format!("good {n}|buono {n}\n")), Asked::Pairs),
         ("conll", "The/at jury/nn said/vbd it/pps ./.\n".repeat(9), Asked::Labels(Task::Tagging)),
         ("txt", "AF = a flutter\n".repeat(9), Asked::Pairs),

@@ -155,7 +155,7 @@ const TABLE: [(Role, &[&str]); 8] = [
 ];
 
 /// A text, and what people make of it: names of the text as it is found, and names of the wanted one.
-const CHANGES: [(&[&str], &[&str]); 7] = [
+const CHANGES: [(&[&str], &[&str]); 9] = [
     (
         &["body", "email", "mail", "ticket", "message", "complaint", "request", "issue", "inquiry", "enquiry"],
         &["answer", "reply", "response", "resolution"],
@@ -245,9 +245,13 @@ const CHANGES: [(&[&str], &[&str]); 7] = [
         ],
     ),
     (
-        &["question", "nl", "utterance", "text", "command", "intent", "request", "query"],
+        &["question", "nl", "utterance", "command", "intent", "request", "query"],
         &["sql", "code", "cypher", "sparql", "regex", "bash", "cmd", "latex", "program", "logical", "amr", "query"],
     ),
+    // A snippet next to a query is a result of a search.
+    (&["question", "nl", "utterance", "command", "intent", "request"], &["snippet", "formula", "script"]),
+    // Code, formulas and regular expressions are read aloud, too.
+    (&["text"], &["sql", "cypher", "sparql", "bash", "cmd", "logical", "amr", "query"]),
 ];
 
 /// Returns the words of a name in lower case, with numbers as words.
@@ -330,12 +334,22 @@ mod tests {
             ("article", "highlights"),
             ("complex", "simple"),
             ("question", "sql"),
+            ("text", "sql"),
+            ("intent", "snippet"),
+            ("nl", "latex"),
         ] {
             assert_eq!(is_changed_into(from, to), Some(true), "{from} {to}");
             assert_eq!(is_changed_into(to, from), Some(false), "{from} {to}");
         }
         // Both directions are usual.
-        for (one, other) in [("english", "italian"), ("code", "docstring"), ("func_code", "func_documentation")] {
+        for (one, other) in [
+            ("english", "italian"),
+            ("code", "docstring"),
+            ("func_code", "func_documentation"),
+            ("latex", "text"),
+            ("text", "regex"),
+            ("query", "snippet"),
+        ] {
             assert_eq!(is_changed_into(one, other), None, "{one} {other}");
         }
     }

@@ -98,6 +98,20 @@ impl RowReader<'_> {
         )
     }
 
+    /// Says how a language model learns one text of a pair, where the user has asked for one that reads plain texts.
+    pub(super) fn one_text(&self, rows: &[Map<String, Value>], order: &[String]) -> String {
+        if !matches!(self.task, Task::Lm | Task::Mlm) || self.text.is_chat() {
+            return String::new();
+        }
+        let columns = columns_of(rows);
+        let mut texts = texts_in(rows, order);
+        texts.sort_by_key(|name| std::cmp::Reverse(columns.get(name).map_or(0, |column| column.n_bytes)));
+        let Some((longest, others)) = texts.split_first() else { return String::new() };
+        let (_, flags) = self.flags(&Layout::Texts { field: longest.clone() }).unwrap_or((self.task, Vec::new()));
+        let others = if others.is_empty() { String::new() } else { format!(" (other texts: {})", others.join(", ")) };
+        format!("\nto learn one text alone: {}{others}", flags.join(" "))
+    }
+
     /// Returns the settings that this reader lacks to read pairs with these fields.
     pub(super) fn pair_flags(&self, source: &str, target: &str) -> Vec<String> {
         let of_source = ("data.corpus.source_field", &self.corpus.source_field, source);

@@ -14,7 +14,7 @@ mod tests;
 use serde_json::{Map, Value};
 
 use self::key::{Found, key_of};
-use self::options::{Options, options_of};
+use self::options::{Options, Pair, options_of};
 use super::parts::{Part, contexts_of, left_out, question_of};
 
 /// Rows from which the same options in all of them are classes.
@@ -59,15 +59,11 @@ pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Choices> {
     found.into_iter().find_map(|options| of_options(rows, &options))
 }
 
-/// Whether all rows have the same options, as classes that somebody has listed.
+/// Whether all rows have the same options in the same order, as classes that somebody has listed. Options in fields of their own would be
+/// taken for texts.
 fn are_classes(rows: &[Map<String, Value>], options: &Options) -> bool {
-    let texts = |row: &Map<String, Value>| {
-        let mut texts: Vec<String> = options.of_row(row)?.into_iter().map(|(_, text)| text).collect();
-        texts.sort();
-        Some(texts)
-    };
-    let all: Vec<Vec<String>> = rows.iter().filter_map(texts).collect();
-    all.len() >= ENOUGH_ROWS && all.iter().all(|other| *other == all[0])
+    let all: Vec<Vec<Pair>> = rows.iter().filter_map(|row| options.of_row(row)).collect();
+    options.field_names().is_empty() && all.len() >= ENOUGH_ROWS && all.iter().all(|other| *other == all[0])
 }
 
 fn of_options(rows: &[Map<String, Value>], options: &Options) -> Option<Choices> {

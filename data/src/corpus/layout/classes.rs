@@ -8,7 +8,9 @@ use super::recognize::{compared_texts, list_of_messages, strings_of};
 use super::spans::{SpanList, has_span, span_form};
 use super::{Layout, RowReader, UNKNOWN};
 use crate::corpus::columns::{Column, choose_class, column_at, columns_of, rank_of_class};
-use crate::corpus::fields::{Strings, are_two_texts, has_label_word, has_word_of_class, is_label, texts_of_class};
+use crate::corpus::fields::{
+    Strings, are_two_texts, has_label_word, has_word_of_class, is_label, is_likely_label, texts_of_class,
+};
 use crate::corpus::jq::{self, path_in_jq};
 use crate::corpus::labelled::LabelConfig;
 use crate::corpus::path::value_at;
@@ -52,7 +54,9 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
     let is_given = |name: &str| given.contains(&Some(name));
 
     let candidates = columns.iter().filter(|(name, _)| !is_given(name));
-    let found = candidates.map(|(name, column)| (rank_of_class(name, column), column.is_string, name)).max();
+    let found = candidates
+        .map(|(name, column)| (rank_of_class(name, column), is_likely_label(name), column.is_string, name))
+        .max();
     let found = found.filter(|(rank, ..)| *rank > 0);
 
     let is_names = |list: &LabelList| matches!(list, LabelList::Names(_));
@@ -69,7 +73,7 @@ pub(super) fn of_classes(rows: &[Map<String, Value>], order: &[String], labels: 
         _ if is_named => labels.label_field.clone(),
         _ if compared.is_some() => compared.map(|[.., label]| label).unwrap_or_default(),
         // A list with the name of a class is more likely the class than a field whose values recur.
-        (Some((rank, _, name)), list) if rank >= enough || list.is_none() => name.clone(),
+        (Some((rank, .., name)), list) if rank >= enough || list.is_none() => name.clone(),
         (_, Some(list)) => {
             let texts = texts(rows, order, labels, None);
             return texts.first().map(|text| Layout::LabelLists { text: text.clone(), list });

@@ -56,6 +56,10 @@ impl RowReader<'_> {
     /// Refuses rows that no task reads, and says how to write them anew.
     pub(super) fn check_converted(&self, file: &Path, format: FileFormat, rows: &[Map<String, Value>]) -> Result<()> {
         let bad = |found: String| Err(Error::BadRows(found));
+        if let Some(advice) = self.advice_for_languages(file, format, rows) {
+            return bad(advice);
+        }
+
         let they_have = they_have(rows, format);
         let chooses = matches!(self.task, Task::Lm | Task::Translation | Task::Classification) && !format.has_tags();
         if let Some(found) = choices::of(rows).filter(|_| chooses) {

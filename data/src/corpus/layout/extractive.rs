@@ -1,9 +1,12 @@
 //! Questions about a text, with the places of the answers in it: how they become prompts and completions.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
-use super::parts::{Part, contexts_of, left_out, question_of};
-use crate::corpus::fields::{ANSWERS, names_behind};
+use super::parts::{Part, contexts_of, leaves, left_out, question_of};
+use crate::corpus::columns::ENOUGH_ROWS;
+use crate::corpus::fields::{ANSWERS, is_analysis, names_behind};
 use crate::corpus::jq::{in_jq, path_in_jq};
 use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_aside, is_changed_into, is_of};
@@ -35,15 +38,21 @@ fn of_row(row: &Map<String, Value>, rows: &[Map<String, Value>]) -> Option<Extra
             && (is_of(Role::Answer, name) || is_changed_into(&question.name(), name) == Some(true))
             && !is_of(Role::Guess, name)
             && !is_aside(name)
+            && !is_analysis(name)
             && !is_context(path)
     };
+
     let answers = answers_in(row).into_iter().filter(of_answers);
     let found = answers.filter_map(|(path, value)| Some((path, first_text(value)?, value)));
-    // A list or an object tells more than a text, and a text more than a word.
+    let found = found.filter(|(path, inside, value)| {
+        let path = format!("{}{inside}", path.join("."));
+        !are_words_of_text(row, value) && !is_always_the_same(rows, &question.name(), &path)
+    });
+    // A text of several words tells more than a list or an object, and these more than a word.
     let (answer, inside, _) = found.max_by_key(|(path, inside, value)| {
         let name = path.last().map_or("", String::as_str);
         let is_long = value.as_str().is_some_and(|text| text.split_whitespace().nth(1).is_some());
-        (!inside.is_empty(), is_long, name.starts_with("answer"))
+        (is_long, !inside.is_empty(), name.starts_with("answer"))
     })?;
 
     let names = [question.name(), answer.join(".")];
@@ -53,6 +62,7 @@ fn of_row(row: &Map<String, Value>, rows: &[Map<String, Value>]) -> Option<Extra
     if inside.is_empty() && (contexts.is_empty() || is_known && are_kept()) {
         return None;
     }
+
     let mut used: Vec<Vec<String>> = contexts.iter().map(|part| part.path.clone()).collect();
     used.extend([question.path.clone(), answer.clone()]);
     let is_blank = |part: &Part, row: &Map<String, Value>| {
@@ -75,6 +85,38 @@ fn of_row(row: &Map<String, Value>, rows: &[Map<String, Value>]) -> Option<Extra
         ),
         left_out: left_out(row, &used),
     })
+}
+
+/// Whether a list has most words of another field of its row, one by one: no answer in other words.
+fn are_words_of_text(row: &Map<String, Value>, list: &Value) -> bool {
+    let words: Option<Vec<&str>> = list.as_array().and_then(|list| list.iter().map(Value::as_str).collect());
+    let Some(words) = words.filter(|words| words.len() > 2 && !words.iter().any(|word| word.trim().contains(' ')))
+    else {
+        return false;
+    };
+    let n_letters = |text: &str| text.chars().filter(|c| !c.is_whitespace()).count();
+    let n_in_words: usize = words.iter().map(|word| n_letters(word)).sum();
+    let has_them = |text: &str| {
+        let lower = text.to_lowercase();
+        let n_found = words.iter().filter(|word| lower.contains(&word.to_lowercase())).count();
+        4 * n_found >= 3 * words.len() && 2 * n_in_words >= n_letters(text)
+    };
+    leaves(row).iter().any(|(_, value)| value.as_str().is_some_and(has_them))
+}
+
+/// Whether nearly all rows have the same text at the path of an answer, to different questions: nothing to learn.
+fn is_always_the_same(rows: &[Map<String, Value>], question: &str, answer: &str) -> bool {
+    let answer = answer.replace('[', ".").replace(']', "");
+    let counts = |path: &str| {
+        let mut counts = BTreeMap::<&str, usize>::new();
+        for text in rows.iter().filter_map(|row| value_at(row, path)?.as_str()) {
+            *counts.entry(text.trim()).or_default() += 1;
+        }
+        counts
+    };
+    let answers = counts(&answer);
+    let n: usize = answers.values().sum();
+    n >= ENOUGH_ROWS && answers.values().any(|same| 10 * same >= 9 * n) && counts(question).len() > 1
 }
 
 /// Returns the fields of a row, and of its objects without answers.

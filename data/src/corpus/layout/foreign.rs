@@ -84,7 +84,7 @@ pub(super) fn foreign(rows: &[Map<String, Value>], is_chat: bool) -> Option<Fore
     let mut dialogues = rows.to_vec();
     dialogues.iter_mut().for_each(|row| row.retain(|name, _| is_chat || is_dialogue(name)));
     let forms = [questions_in_turns, speakers, lists_of_two];
-    forms.into_iter().find_map(|form| form(&dialogues)).or_else(|| alternating(row, is_chat))
+    forms.into_iter().find_map(|form| form(&dialogues)).or_else(|| alternating(rows, is_chat))
 }
 
 /// Returns what the name of a role means.
@@ -98,6 +98,14 @@ fn with_messages(fields: &[&str], messages: &str) -> WayOut {
     let fields: Vec<String> = fields.iter().map(|field| in_jq(field)).collect();
     let program = format!("del({}) + {{messages: [{messages}]}}", fields.join(", "));
     WayOut::Program("to make messages of them", program)
+}
+
+/// Does the same with the rows that fulfil a `condition` of jq.
+fn with_messages_if(condition: &str, fields: &[&str], messages: &str) -> WayOut {
+    match with_messages(fields, messages) {
+        WayOut::Program(what, program) => WayOut::Program(what, format!("select({condition}) | {program}")),
+        other => other,
+    }
 }
 
 /// A list of messages in a string, as tables have it.

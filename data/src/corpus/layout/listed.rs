@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::classes::of_classes;
 use super::converted::they_have;
+use super::lists::{lists_in, strings};
 use super::recognize::recognize;
 use super::{Layout, RowReader, tagged};
 use crate::corpus::fields::{has_label_word, is_label};
@@ -18,17 +19,11 @@ use crate::formats::FileFormat;
 /// Strings of a list, at least, in the mean.
 const ENOUGH: usize = 2;
 
-/// Returns the strings of a list that has nothing else.
-fn strings(value: &Value) -> Option<Vec<&str>> {
-    let list = value.as_array().filter(|list| !list.is_empty())?;
-    list.iter().map(Value::as_str).collect()
-}
-
-/// Returns the lists of strings that most rows have in a field; `None` for other fields.
+/// Returns the lists of several strings, in the mean, that most rows have in a field; `None` for other fields.
 fn lists<'r>(rows: &'r [Map<String, Value>], field: &str) -> Option<Vec<Vec<&'r str>>> {
-    let lists: Vec<Vec<&str>> = rows.iter().filter_map(|row| strings(value_at(row, field)?)).collect();
+    let lists = lists_in(rows, field);
     let n: usize = lists.iter().map(Vec::len).sum();
-    (2 * lists.len() > rows.len() && n >= ENOUGH * lists.len()).then_some(lists)
+    (!lists.is_empty() && n >= ENOUGH * lists.len()).then_some(lists)
 }
 
 /// Returns the bytes of the strings of a field, also of those in lists.

@@ -24,10 +24,14 @@
 //! | several answers with marks | `marked.rs` | nothing: the message says how to make completions of the right ones |
 //! | answers without texts | `mended.rs` | nothing: the message says how to make texts of them |
 //! | texts that are lists of words | `word_lists.rs` | nothing: the message says how to make texts of them |
+//! | several texts with the same class or the same answers | `alternatives.rs` | nothing: the message says how to make a row of each |
 //! | texts that are lists, next to a class or alone | `listed.rs` | the same, with a template of the list |
 //! | lists of values without names, and lists of such lists | `unnamed.rs` | nothing: the message says how to name the values |
 //! | columns in one object | `pandas.rs` | nothing: the message says how to make rows of them |
 
+mod alternatives;
+#[cfg(test)]
+mod alternatives_tests;
 mod as_answers;
 mod as_pairs;
 mod by_id;
@@ -45,7 +49,11 @@ mod extractive;
 mod flags;
 mod foreign;
 mod joined;
+mod languages;
+#[cfg(test)]
+mod languages_tests;
 mod listed;
+mod lists;
 mod marked;
 mod mended;
 mod mixed;
@@ -188,14 +196,11 @@ impl RowReader<'_> {
             return bad(mixed::advice(file, format, &found));
         }
         let wrapped = wrapped::list_in(file, format, &rows);
-        if let Some(list) = wrapped.as_ref().filter(|list| list.is_certain) {
-            return bad(list.advice(file));
-        }
-        let by_key = by_key::texts_in(file, format, &rows).filter(|_| !is_read);
-        if let Some(advice) = by_key.and_then(|texts| texts.advice(file, self.task)) {
-            return bad(advice);
-        }
-        if let Some(advice) = self.unnamed((file, format), &rows, lists).filter(|_| !is_read) {
+        let of_list = || wrapped.as_ref().filter(|list| list.is_certain).map(|list| list.advice(file));
+        let of_alternatives = self.advice_for_alternatives((file, format), &rows, wrapped.as_ref(), is_read);
+        let by_key = || by_key::texts_in(file, format, &rows).filter(|_| !is_read)?.advice(file, self.task);
+        let unnamed = || self.unnamed((file, format), &rows, lists).filter(|_| !is_read);
+        if let Some(advice) = of_alternatives.or_else(of_list).or_else(by_key).or_else(unnamed) {
             return bad(advice);
         }
         self.check_named(file, format, &rows)?;
@@ -305,7 +310,8 @@ impl RowReader<'_> {
             }
             Layout::Texts { .. } if self.task == Task::Translation => as_pairs::unclear(rows, order),
             Layout::Pairs { .. } | Layout::Answers { .. } => {
-                self.of_other_texts(layout, (rows, order), asked.as_ref().map(|(asked, _)| asked), source)
+                self.one_text(rows, order)
+                    + &self.of_other_texts(layout, (rows, order), asked.as_ref().map(|(asked, _)| asked), source)
             }
             Layout::Texts { field: text } | Layout::Labelled { text, .. }
                 if matches!(task, Task::Lm | Task::Mlm) && !text.contains('{') =>

@@ -6,9 +6,11 @@ use serde_json::{Map, Value};
 
 use super::Layout;
 use crate::corpus::asked::Asked;
-use crate::corpus::columns::{Column, ENOUGH_ROWS, column_at, columns_of};
+use crate::corpus::columns::{Column, column_at, columns_of};
 use crate::corpus::compared::compared_among;
-use crate::corpus::fields::{ANSWERS, has_label_word, is_about, is_analysis, is_label, is_text, words_of};
+use crate::corpus::fields::{
+    ANSWERS, has_label_word, is_about, is_analysis, is_label, is_likely_label, is_text, words_of,
+};
 use crate::corpus::pairs::{says_direction, texts_of};
 use crate::corpus::roles::{Role, is_changed_into, is_of};
 use crate::corpus::text::Rating;
@@ -148,7 +150,12 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let varies = |name: &&str| !columns[*name].recurs();
     let is_known = |pair: &[&str; 2]| says_direction(pair[0], pair[1]) && pair.iter().all(varies);
     let is_pair = two.len() == 2 && (label.is_none() || is_changed_into(two[0], two[1]).is_some());
-    let names = if is_pair || are_several && two.len() > 2 { two } else { all.clone() };
+    let mut names = if is_pair || are_several && two.len() > 2 { two } else { all.clone() };
+
+    // Next to a class, other values that recur are about the text, too.
+    if label.is_some() && names.iter().any(&varies) {
+        names.retain(&varies);
+    }
     let asked = || {
         let in_order = order.iter().filter_map(|name| columns.get_key_value(name));
         let texts = in_order.filter(|(_, column)| column.is_string).map(|(name, column)| (name.as_str(), column));
@@ -159,13 +166,14 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let found = pair_among(&all).filter(is_known).or_else(|| pair_among(&names)).or_else(asked);
     let found = found.filter(|[source, target]| are_texts(source, target));
     let are_pair = found.map(|[source, target]| Layout::Pairs { source: source.into(), target: target.into() });
+
     // Two texts with the names of a pair are one, also where a third field is a class.
     let is_sure = names.len() >= 2 && label.as_ref().is_none_or(|label| !are_of(are_pair.as_ref(), label));
     if let (Some(pair), true) = (&are_pair, is_sure) {
         return Some(pair.clone());
     }
     if let Some(label) = label
-        && let Some(text) = longest(Some(&label))
+        && let Some(text) = longest(Some(&label)).filter(|text| is_label(&label) || !columns[text].recurs())
     {
         return Some(Layout::Labelled { text, label });
     }
@@ -192,8 +200,7 @@ pub(super) fn is_name_of_someone(rows: &[Map<String, Value>], name: &str) -> boo
     let is_someone = words_of(name).iter().any(|word| PEOPLE.contains(&word.as_str()));
     let column = column_at(rows, name);
     // A name of something stands in one row.
-    let is_unique = column.n >= ENOUGH_ROWS && column.n_distinct() == column.n;
-    is_someone && column.n_words < 2 * column.n && !is_unique
+    is_someone && column.n_words < 2 * column.n && !column.is_unique()
 }
 
 /// Returns the fields of rows with texts of several words, in the order of the file: no names, no words that recur in all rows, and nothing
@@ -234,8 +241,10 @@ fn are_of(pair: Option<&Layout>, name: &str) -> bool {
 fn label_of(rows: &[Map<String, Value>], columns: &BTreeMap<String, Column>) -> Option<String> {
     let found = columns.iter().filter(|(name, column)| {
         let is_other = is_about(name) || is_of(Role::Context, name) || column.is_id(name) || column.are_tags();
-        !is_other && column.is_short() && (is_label(name) || column.recurs() && !is_name_of_someone(rows, name))
+        let can_be = !is_other && column.is_short() && !column.is_varied();
+        can_be && (is_label(name) || column.recurs() && !is_name_of_someone(rows, name))
     });
-    let best = found.max_by_key(|(name, column)| (is_label(name), column.recurs(), column.is_string));
+    let best =
+        found.max_by_key(|(name, column)| (is_label(name), column.recurs(), is_likely_label(name), column.is_string));
     best.map(|(name, _)| name.clone())
 }

@@ -117,7 +117,7 @@ fn two_texts_with_other_names_are_questions_where_conversations_are_asked_for() 
     }
 
     let free = refusal("a.jsonl", r#"{"Frage": "a b", "Antwort": "c"}"#, Task::Lm, DEFAULT);
-    assert!(free.contains("--task translation") && !free.contains("data.text.field"), "{free}");
+    assert!(free.contains("--task translation") && free.contains("alone: --set data.text.field=Frage"), "{free}");
 }
 
 #[test]

@@ -127,3 +127,78 @@ fn decisions_rate_an_answer_under_any_name_of_a_state() {
     let open = |n: usize| format!(r#"{{"prompt": "ask {n}", "completion": "say {n}", "status": "open"}}"#);
     assert_eq!(refusal(&open, Task::Lm, TextFormat::Chat), "");
 }
+
+#[test]
+fn a_class_of_its_own_in_each_row_is_no_class() {
+    // In the second file, some questions have several answers.
+    for repeated in [1, 2] {
+        let row = |n: usize| {
+            let at = if n < 12 { n / repeated } else { n };
+            format!(
+                r#"{{"intent": "sort the list {at} by letter", "rewritten_intent": "sort the list `x{n}` by letter", "snippet": "sorted(x{n})", "question_id": {n}}}"#
+            )
+        };
+        let said = refusal(&row, Task::Translation, TextFormat::Auto);
+        let flags = "--set data.corpus.source_field=intent --set data.corpus.target_field=snippet";
+        assert!(said.contains(&format!("{flags}\nthat leaves out the texts in rewritten_intent")), "{said}");
+        let said = refusal(&row, Task::Lm, TextFormat::Chat);
+        assert!(said.contains("data.text.field=intent,snippet\n"), "{said}");
+        let said = refusal(&row, Task::Classification, TextFormat::Auto);
+        assert!(said.contains("its rows are pairs") && said.contains(flags) && !said.contains("label_field"), "{said}");
+    }
+    let labelled = |n: usize| format!(r#"{{"utterance": "put on song {n}", "intent": "{}"}}"#, ["play", "stop"][n % 2]);
+    let said = refusal(&labelled, Task::Translation, TextFormat::Auto);
+    assert!(said.contains("text_field=utterance --set data.labels.label_field=intent"), "{said}");
+}
+
+#[test]
+fn both_directions_are_offered_where_both_are_usual() {
+    let row = |n: usize| format!(r#"{{"latex": "\\sqrt {{x {n}}}", "text": "the square root of x {n}"}}"#);
+    let said = refusal(&row, Task::Translation, TextFormat::Auto);
+    assert!(said.contains("source_field=latex --set data.corpus.target_field=text (or the other way round)"), "{said}");
+}
+
+#[test]
+fn a_language_model_of_plain_texts_gets_one_text_of_a_pair() {
+    let row = |n: usize| {
+        format!(
+            r#"{{"number": "US-{n}", "abstract": "A valve {n} closes.", "description": "The valve {n} of it closes."}}"#
+        )
+    };
+    for task in [Task::Lm, Task::Mlm] {
+        let said = refusal(&row, task, TextFormat::Auto);
+        let flags = "to learn one text alone: --set data.text.field=description (other texts: abstract)";
+        assert!(said.contains(flags), "{said}");
+    }
+    assert!(!refusal(&row, Task::Translation, TextFormat::Auto).contains("one text alone"));
+}
+
+#[test]
+fn usual_names_of_classes_come_before_other_values_that_recur() {
+    let row = |n: usize| {
+        let (room, severity) = (["lab", "hall", "roof"][n % 3], n / 2 % 3);
+        format!(
+            r#"{{"ts": {}, "device": {{"id": "s{n}", "room": "{room}"}}, "reading": {{"message": "temp={n}C hum={n}%"}}, "severity": {severity}}}"#,
+            1700 + 60 * n
+        )
+    };
+    for task in [Task::Classification, Task::Translation] {
+        let said = refusal(&row, task, TextFormat::Auto);
+        assert!(said.contains("text_field=reading.message --set data.labels.label_field=severity"), "{said}");
+        assert!(task != Task::Classification || said.contains("can be the class: device.room"), "{said}");
+    }
+}
+
+#[test]
+fn units_in_a_table_are_no_texts_of_a_class() {
+    let units = |n: usize| format!("{n},{},{},{}\n", ["km", "kg", "h"][n % 3], ["m", "g", "min"][n % 3], 10 * (n % 4));
+    let rows: String = (0..40).map(units).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a.csv");
+    std::fs::write(&file, format!("value,from,to,result\n{rows}")).expect("writable");
+    let (corpus, text, labels) = (CorpusConfig::default(), TextConfig::default(), LabelConfig::default());
+    let other_tasks = &[Task::Lm, Task::Translation, Task::Classification];
+    let reader = RowReader { task: Task::Translation, other_tasks, corpus: &corpus, text: &text, labels: &labels };
+    let refused = check_layout(&[file], &reader).err().map(|error| error.to_string());
+    assert_eq!(refused, None, "the reader of tables asks for the columns");
+}

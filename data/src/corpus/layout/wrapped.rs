@@ -16,6 +16,10 @@ use crate::formats::{FileFormat, Wanted, is_json_lines};
 
 /// Larger files are not looked at.
 const MOST_BYTES: usize = 64 << 20;
+/// The rows of larger files are not looked at.
+const MOST_BYTES_OF_ROWS: usize = 8 << 20;
+/// Rows that are looked at.
+const N_ROWS: usize = 100;
 
 /// Lists of one object from which their rows belong together.
 const FEWEST_LISTS: usize = 3;
@@ -27,6 +31,8 @@ pub(super) struct WrappedList {
     n: usize,
     /// Whether the rows of many lists, which are the fields of the object, belong together. The path is empty then.
     are_many: bool,
+    /// Its first rows; none of a large file, or of many lists.
+    rows: Vec<Map<String, Value>>,
     /// Whether the object cannot be a row, because it has several lines.
     pub(super) is_certain: bool,
 }
@@ -41,12 +47,22 @@ pub(super) fn list_in(file: &Path, format: FileFormat, rows: &[Map<String, Value
     let are_many =
         outer.len() >= FEWEST_LISTS && 2 * most < n_rows && !outer.iter().any(|(path, _)| part_of(&path[0]).is_some());
     if are_many {
-        return Some(WrappedList { path: Vec::new(), n: n_rows, are_many, is_certain: n_lines > 1 });
+        let (path, rows) = (Vec::new(), Vec::new());
+        return Some(WrappedList { path, n: n_rows, are_many, rows, is_certain: n_lines > 1 });
     }
+
     let is_train = |path: &[String]| path.last().is_some_and(|name| part_of(name) == Some(0));
     let found = lists.into_iter().filter(|(path, n)| !path.is_empty() && *n > 1);
     let (path, n) = found.max_by_key(|(path, n)| (is_train(path), *n))?;
-    Some(WrappedList { path, n, are_many, is_certain: n_lines > 1 })
+    let rows = if text.len() > MOST_BYTES_OF_ROWS { Vec::new() } else { rows_at(&text, &path) };
+    Some(WrappedList { path, n, are_many, rows, is_certain: n_lines > 1 })
+}
+
+/// Returns the first rows of the list at `path`.
+fn rows_at(text: &[u8], path: &[String]) -> Vec<Map<String, Value>> {
+    let whole = serde_json::from_slice::<Value>(text).unwrap_or_default();
+    let list = path.iter().try_fold(&whole, |value, name| value.get(name)).and_then(Value::as_array);
+    list.into_iter().flatten().take(N_ROWS).filter_map(|row| row.as_object().cloned()).collect()
 }
 
 /// Returns the text of a file that is probably one object, and how many lines have text.
@@ -80,6 +96,15 @@ pub(super) fn has_most_text(rows: &[Map<String, Value>], layout: Option<&Layout>
 }
 
 impl WrappedList {
+    pub(super) fn rows(&self) -> &[Map<String, Value>] {
+        &self.rows
+    }
+
+    /// Returns the program of jq for its rows.
+    pub(super) fn in_jq(&self) -> String {
+        format!("{}[]", path_in_jq(&self.path))
+    }
+
     /// Says what the file is, and how to get a row per line.
     pub(super) fn advice(&self, file: &Path) -> String {
         if self.are_many {
@@ -90,8 +115,7 @@ impl WrappedList {
                 self.n
             );
         }
-        let rows = format!("{}[]", path_in_jq(&self.path));
-        let (command, file) = (jq::command(file, FileFormat::JSON, &rows), file.display());
+        let (command, file) = (jq::command(file, FileFormat::JSON, &self.in_jq()), file.display());
         format!(
             "{file}: it is one object, whose field \"{}\" is a list of {} objects, and a row per line is wanted\nto make rows of \
              them: {command}",

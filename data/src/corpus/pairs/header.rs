@@ -16,11 +16,12 @@ pub(crate) use self::messages::flag;
 use self::messages::{ask, counted, lacks_a_column, numbers_decide, taken_as_header, taken_as_pair, two_choices};
 pub(super) use self::messages::{field_flags, with_other_headers};
 use self::role::Role;
+pub(in crate::corpus) use self::role::is_language;
 use self::texts::columns_of_texts;
-use super::{CorpusConfig, Header};
+use super::{CorpusConfig, Header, OR_REVERSED};
 use crate::corpus::asked::is_answer;
 use crate::corpus::fields::is_label;
-use crate::corpus::roles::is_changed_into;
+use crate::corpus::roles::{is_changed_into, parts_of};
 use crate::error::Result;
 use crate::formats::CsvRows;
 
@@ -198,6 +199,9 @@ pub(crate) fn texts_of(names: &[&str]) -> [Option<usize>; 2] {
         if let ([(source, target)], _) | (_, [(source, target)]) = (&found[..], &answers[..]) {
             return [Some(*source), Some(*target)];
         }
+        if let Some([source, target]) = plainest(names, &found) {
+            return [Some(source), Some(target)];
+        }
     }
 
     let first =
@@ -214,8 +218,21 @@ pub(crate) fn texts_of(names: &[&str]) -> [Option<usize>; 2] {
     let target = target.or_else(|| source.and_then(made_of)).or_else(|| first(Role::Text, source));
     match (source, target, names.len()) {
         (None, None, 2) => [Some(0), Some(1)],
-        (Some(one), None, 2) | (None, Some(one), 2) if source.is_some() => [Some(one), Some(1 - one)],
+        // The name of a text says nothing of the direction: the order in the file counts.
+        (Some(one), None, 2) if roles[one] == Role::Text => [Some(0), Some(1)],
+        (Some(one), None, 2) => [Some(one), Some(1 - one)],
         (None, Some(one), 2) => [Some(1 - one), Some(one)],
         _ => [source, target],
     }
+}
+
+/// Returns the source with the plainest name, if others are further forms of it with the same target: `intent`, next to `rewritten_intent`.
+fn plainest(names: &[&str], found: &[(usize, usize)]) -> Option<[usize; 2]> {
+    let words = |at: usize| parts_of(names[at]);
+    let (source, target) = *found.iter().min_by_key(|(source, _)| words(*source).len())?;
+    let is_form = |(other, made): &(usize, usize)| {
+        let other = words(*other);
+        *made == target && words(source).iter().all(|word| other.contains(word))
+    };
+    found.iter().all(is_form).then_some([source, target])
 }

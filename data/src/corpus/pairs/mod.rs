@@ -1,6 +1,7 @@
 //! Pairs of texts: the rows of JSONL, TSV, CSV and parallel files.
 
 mod block;
+mod by_language;
 mod catalogue;
 mod config;
 mod divided;
@@ -15,7 +16,9 @@ mod two_files;
 use std::path::{Path, PathBuf};
 
 pub(crate) use block::PairBlock;
+pub(super) use by_language::ByLanguage;
 pub use config::{CorpusConfig, CorpusFormat, Header};
+pub(super) use header::is_language;
 pub(crate) use header::{are_column_names, flag, names_text, says_direction, texts_of};
 pub(super) use header::{names_columns, refuse_lines_above, rows_above};
 pub(crate) use row::{Pair, RowParser, length_problem};
@@ -136,6 +139,7 @@ impl CorpusInput {
             )),
             (CorpusFormat::Tsv | CorpusFormat::Csv, _) => {
                 check_file(entry)?;
+                Table::check_languages(entry, format, config)?;
                 Ok(Self::Table(Table::open(entry, format, config)?))
             }
             (CorpusFormat::Jsonl | CorpusFormat::Auto, _) => {

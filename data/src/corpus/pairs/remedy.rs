@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::header::{Columns, field_flags};
 use super::{CorpusInput, OR_REVERSED, PairCorpus, Table, flag, says_direction, texts_of};
+use crate::corpus::fields::is_id_name;
 use crate::corpus::path::value_at;
 use crate::corpus::template::is_of_template;
 use crate::corpus::{RowReport, json, merged};
@@ -84,9 +85,17 @@ impl PairCorpus {
     /// Returns the names of the fields in the first JSON row, unless it has the wanted ones.
     fn names_of_first_row(&self) -> Option<Vec<String>> {
         let (path, format) = self.records().next()?;
-        let names: Vec<String> = json::fields_of_first_row(path, format)?.into_iter().map(|field| field.name).collect();
         let row = json::first_rows(path, format).rows.into_iter().next()?;
         let has = |field: &String| field.contains('{') || value_at(&row, field).is_some();
+        // Nobody learns the number or the name of a row, or a list.
+        let is_text = |name: &String| {
+            !is_id_name(name) && value_at(&row, name).is_none_or(|value| !value.is_array() && !value.is_object())
+        };
+        let fields = json::fields_of_first_row(path, format)?.into_iter().map(|field| field.name);
+        let names: Vec<String> = fields.filter(is_text).collect();
+        if names.len() < 2 {
+            return None;
+        }
         (!has(&self.config.source_field) || !has(&self.config.target_field)).then_some(names)
     }
 

@@ -1,13 +1,19 @@
 //! Files of columns: TSV without quoting, and CSV with it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use super::header::{Columns, Found, is_probably_header, rows_above, with_other_headers};
-use super::{CorpusConfig, CorpusFormat};
+use super::by_language::{ByLanguage, one_language_in};
+use super::header::{Columns, Found, is_probably_header, keys_of_columns, rows_above, with_other_headers};
+use super::{CorpusConfig, CorpusFormat, Header};
 use crate::corpus::jq::piped;
 use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader, ROWS_TO_COMPARE};
+
+/// Rows of a file that are looked at for further languages.
+const MOST_ROWS: usize = 100_000;
+/// Rows of each language that are kept.
+const ROWS_OF_EACH: usize = 25;
 
 /// A TSV or CSV file, and where its texts are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +39,32 @@ impl Table {
         let first = rows.get(rows_above(&rows));
         let (n_columns, is_quoted) = (first.map_or(0, Vec::len), delimiter.is_none() && are_quoted(&rows));
         Ok(Self { path: path.into(), columns, n_columns, delimiter, is_quoted, notes })
+    }
+
+    /// Refuses a table with a row for each language, unless the user has said how it is read.
+    pub(super) fn check_languages(path: &Path, format: CorpusFormat, config: &CorpusConfig) -> Result<()> {
+        if config.header != Header::Auto || keys_of_columns(config).is_some() {
+            return Ok(());
+        }
+        let (delimiter, rows) = first_rows(path, format)?;
+        let n_above = rows_above(&rows);
+        let rows = &rows[n_above..];
+        let Some((first, others)) = rows.split_first() else { return Ok(()) };
+        let names: Vec<&str> = first.iter().map(|name| name.trim()).collect();
+        let are_names = is_probably_header(&names, others);
+        let (names, rows) = if are_names { (Some(names.as_slice()), others) } else { (None, rows) };
+        let format = if format == CorpusFormat::Tsv { FileFormat::TSV } else { FileFormat::CSV };
+        // The rows of one language may follow those of another one.
+        let of_file = |column: usize| {
+            let rows = rows_of_each(path, delimiter, column).ok()?;
+            ByLanguage::of(names, rows.get(usize::from(are_names)..)?)
+        };
+        let is_whole = n_above == 0 && rows.len() >= ROWS_TO_COMPARE - 1;
+        let further = || one_language_in(names, rows).filter(|_| is_whole).and_then(of_file);
+        match ByLanguage::of(names, rows).or_else(further) {
+            Some(found) => Err(Error::corpus(path, found.advice(path, format, names))),
+            None => Ok(()),
+        }
     }
 
     /// Returns what the user should know about how the file is read.
@@ -172,6 +204,42 @@ fn first_tsv_rows(path: &Path) -> Result<Vec<Vec<String>>> {
             rows.push(text.split('\t').map(str::to_owned).collect());
         }
         line.clear();
+    }
+    Ok(rows)
+}
+
+/// Returns a few rows with each value of a column, from the beginning of a file.
+fn rows_of_each(path: &Path, delimiter: Option<u8>, column: usize) -> Result<Vec<Vec<String>>> {
+    let (mut rows, mut counts, mut n) = (Vec::new(), HashMap::<String, usize>::new(), 0);
+    let mut add = |row: Vec<String>| {
+        n += 1;
+        let count = counts.entry(row.get(column).cloned().unwrap_or_default()).or_default();
+        *count += 1;
+        if *count <= ROWS_OF_EACH {
+            rows.push(row);
+        }
+        n < MOST_ROWS
+    };
+
+    match delimiter {
+        Some(delimiter) => {
+            let mut reader = CsvRows::open(path, delimiter)?;
+            while let Some(row) = reader.next_row()? {
+                if !add(row.cells.iter().map(|cell| String::from_utf8_lossy(cell).into_owned()).collect()) {
+                    break;
+                }
+            }
+        }
+        None => {
+            let (mut lines, mut line) = (LineReader::open(path)?, Vec::new());
+            lines.skip_delimiter_line()?;
+            while lines.read_line(&mut line)? {
+                if !add(String::from_utf8_lossy(&line).split('\t').map(str::to_owned).collect()) {
+                    break;
+                }
+                line.clear();
+            }
+        }
     }
     Ok(rows)
 }

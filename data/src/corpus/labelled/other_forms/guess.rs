@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use crate::corpus::columns::{Column, ENOUGH_ROWS, choose_class, rank_of_class};
 use crate::corpus::compared::compared_among;
 use crate::corpus::fields::{
-    Strings, has_label_word, has_word_of_class, is_about, is_analysis, is_label, texts_of_class,
+    Strings, has_label_word, has_word_of_class, is_about, is_analysis, is_label, is_likely_label, texts_of_class,
 };
 use crate::corpus::roles::{Role, is_of, is_reply};
 use crate::corpus::text::Task;
-use crate::corpus::values::{is_time, number};
+use crate::corpus::values::{is_time, number, written_texts};
 
 /// The cells of a column, without its name.
 pub(super) fn cells(rows: &[Vec<String>], at: usize) -> impl Iterator<Item = &String> + Clone {
@@ -145,11 +145,18 @@ pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, 
     let free = |meant: &[Option<usize>]| -> Vec<usize> {
         (0..first.len()).filter(|at| !meant.contains(&Some(*at)) && n_bytes(rows, *at) > 0).collect()
     };
+
+    if task == Task::Tagging
+        && let Some(columns) = words_with_tags(rows, [meant[0], meant[1]])
+    {
+        meant[..2].copy_from_slice(&columns.map(Some));
+    }
     if meant[1].is_none() && task == Task::Classification {
         meant[1] = mark_of_pair(rows, columns).filter(|at| free(&meant).contains(at));
     }
     if meant[1].is_none() {
         let free = free(&meant);
+
         // A single column is the text. Of two columns alike, the text stands first.
         if free.len() > 1 || meant[0].is_some() {
             let name = |at: usize| first[at].trim();
@@ -160,15 +167,42 @@ pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, 
                 let is_no_class = task == Task::Classification && (is_other || 2 * column.n < rows.len() - 1);
                 is_about(name(*at)) || is_no_class || n_distinct(at) == 1
             };
+            let is_less_likely = |name: &str| task == Task::Classification && !is_likely_label(name);
             meant[1] = free
                 .into_iter()
                 .rev()
-                .min_by_key(|at| (!is_label(name(*at)), !has_label_word(name(*at)), is_unlikely(at), n_distinct(at)))
-                .filter(|at| task == Task::Tagging || has_label_word(name(*at)) || !are_all_texts(rows, *at));
+                .min_by_key(|at| {
+                    let name = name(*at);
+                    (!is_label(name), !has_label_word(name), is_unlikely(at), is_less_likely(name), n_distinct(at))
+                })
+                .filter(|at| task == Task::Tagging || has_word_of_class(name(*at)) || !are_all_texts(rows, *at));
         }
     }
     if meant[0].is_none() {
         meant[0] = free(&meant).into_iter().rev().max_by_key(|at| n_bytes(rows, *at));
     }
     meant
+}
+
+/// Returns the columns with the words of each row and with as many tags, of which fewer are different. Those that are `meant` stay.
+fn words_with_tags(rows: &[Vec<String>], meant: [Option<usize>; 2]) -> Option<[usize; 2]> {
+    let parts = |at: usize| -> Vec<Vec<String>> {
+        let of_cell = |cell: &String| {
+            let words = || cell.split_whitespace().map(str::to_owned).collect();
+            written_texts(cell).unwrap_or_else(words)
+        };
+        cells(rows, at).map(of_cell).collect()
+    };
+    let columns: Vec<Vec<Vec<String>>> = (0..rows[0].len()).map(parts).collect();
+    let n_distinct = |at: usize| columns[at].iter().flatten().collect::<HashSet<_>>().len();
+    let fits = |word: usize, tag: usize| {
+        let counts = || columns[word].iter().map(Vec::len).zip(columns[tag].iter().map(Vec::len));
+        let are_several = 2 * counts().filter(|(words, _)| *words > 1).count() > counts().count();
+        word != tag && are_several && counts().all(|(words, tags)| words == tags) && n_distinct(tag) < n_distinct(word)
+    };
+    let can_be = |column: usize, side: usize| meant[side].is_none_or(|meant| meant == column);
+    let pairs = (0..columns.len()).flat_map(|word| (0..columns.len()).map(move |tag| [word, tag]));
+    let found = pairs.filter(|[word, tag]| can_be(*word, 0) && can_be(*tag, 1) && fits(*word, *tag));
+    // Of several lists of tags, the one with most different ones says most.
+    found.max_by_key(|[_, tag]| (is_label(rows[0][*tag].trim()), n_distinct(*tag)))
 }

@@ -306,3 +306,28 @@ fn lines_above_a_table_are_named_instead_of_its_columns() {
         assert!(!text.contains("--set"), "{text}");
     }
 }
+
+#[test]
+fn tags_are_the_column_with_as_many_words_as_the_text() {
+    let texts = ["show me a flight to boston", "which meal is there", "to dallas"];
+    let slots = |text: &str| {
+        let of_word = |word: &str| if ["boston", "dallas"].contains(&word) { "B-city" } else { "O" }.to_owned();
+        text.split(' ').map(of_word).collect::<Vec<_>>()
+    };
+    for (names, tags) in [("text,intent,slots", "slots"), ("utterance,label,bio", "bio")] {
+        let row = |n: usize| {
+            format!("{},{},{}\n", texts[n % 3], ["flight", "meal", "other"][n % 3], slots(texts[n % 3]).join(" "))
+        };
+        let text = refused("a.csv", &format!("{names}\n{}", (0..24).map(row).collect::<String>()), Task::Tagging);
+        let words = names.split(',').next().expect("a column");
+        let flags = format!("--set data.labels.words_field={words} --set data.labels.tags_field={tags}");
+        assert!(text.contains(&flags), "{text}");
+        let list = |words: Vec<String>| format!("\"{}\"", serde_json::json!(words).to_string().replace('"', "\"\""));
+        let row = |n: usize| {
+            let words = texts[n % 3].split(' ').map(str::to_owned).collect();
+            format!("{},x{n},{}\n", list(words), list(slots(texts[n % 3])))
+        };
+        let text = refused("a.csv", &format!("{names}\n{}", (0..24).map(row).collect::<String>()), Task::Tagging);
+        assert!(text.contains(&flags), "{text}");
+    }
+}

@@ -241,3 +241,26 @@ fn other_fields_are_named_and_other_rows_are_none() {
         assert!(of(&rows(&[other])).is_none(), "{other}");
     }
 }
+
+#[test]
+fn options_in_fields_of_their_own_stay_options_where_all_rows_have_the_same() {
+    let row = |n: usize| {
+        format!(
+            r#"{{"qID": "{n}-1", "sentence": "Sarah was better {n} than Maria so _ was asked.", "option1": "Sarah", "option2": "Maria", "answer": "{}"}}"#,
+            1 + n % 2
+        )
+    };
+    let given: Vec<String> = (0..24).map(row).collect();
+    let found = of(&rows(&given.iter().map(String::as_str).collect::<Vec<_>>())).expect("options");
+    let Some(made) = ran(&found.as_answers(), &given[1]) else { return };
+    let made: Value = serde_json::from_str(&made).expect("a row");
+    let prompt = "Sarah was better 1 than Maria so _ was asked.\n\nA. Sarah\nB. Maria";
+    assert_eq!((&made["prompt"], &made["completion"]), (&prompt.into(), &"B. Maria".into()));
+    // A list in another order in each row says nothing by its number alone.
+    let turned = |n: usize| {
+        let options = [r#"["x", "y"]"#, r#"["y", "x"]"#][n % 2];
+        format!(r#"{{"question": "q {n}", "options": {options}, "answer": {}}}"#, n / 2 % 2)
+    };
+    let given: Vec<String> = (0..24).map(turned).collect();
+    assert!(of(&rows(&given.iter().map(String::as_str).collect::<Vec<_>>())).is_some());
+}

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::{Foreign, WayOut, meaning, with_messages};
+use super::super::alternatives::{has_word, is_of_alternatives};
+use super::super::lists::lists_in;
+use super::{Foreign, READ_ROW, WayOut, meaning, with_messages, with_messages_if};
 use crate::corpus::fields::{is_about, words_of};
 use crate::corpus::jq::in_jq;
 use crate::corpus::roles::{Role, is_of};
@@ -13,6 +15,9 @@ use crate::corpus::roles::{Role, is_of};
 const QUESTIONS: [&str; 8] = ["input", "question", "user", "human", "query", "prompt", "instruction", "q"];
 /// Words of fields with its answer.
 const ANSWERS: [&str; 8] = ["output", "answer", "assistant", "response", "reply", "completion", "bot", "a"];
+/// Words of names of lists with answers to the questions in another list.
+const REPLIES: [&str; 9] =
+    ["reference", "references", "answers", "responses", "replies", "outputs", "completions", "solutions", "gold"];
 /// Names of lists of texts that are turns.
 const DIALOGUES: [&str; 10] = [
     "dialogue",
@@ -189,8 +194,9 @@ pub(super) fn lists_of_two(rows: &[Map<String, Value>]) -> Option<Foreign> {
     })
 }
 
-/// A list of texts, of which each second one is an answer.
-pub(super) fn alternating(row: &Map<String, Value>, is_chat: bool) -> Option<Foreign> {
+/// A list of texts, of which each second one is an answer. Questions in turns may have their answers in a list of their own.
+pub(super) fn alternating(rows: &[Map<String, Value>], is_chat: bool) -> Option<Foreign> {
+    let row = rows.first()?;
     let n_words = |list: &[Value]| {
         list.iter().filter_map(Value::as_str).map(|text| text.split_whitespace().count()).sum::<usize>()
     };
@@ -201,16 +207,79 @@ pub(super) fn alternating(row: &Map<String, Value>, is_chat: bool) -> Option<For
             || is_of(Role::Question, name) || words_of(name).iter().any(|word| QUESTIONS.contains(&word.as_str()));
         is_sentence(value) && !is_about(name) || value.is_string() && asks()
     });
-    let (field, _) = row.iter().find(|(name, value)| {
-        value.as_array().is_some_and(|list| {
-            let are_texts = list.len() > 1 && list.iter().all(Value::is_string) && n_words(list) >= 2 * list.len();
-            are_texts && (is_dialogue(name) || is_chat && !can_ask)
-        })
-    })?;
+
+    let is_free = |name: &str| {
+        let is_other = can_ask || is_of_alternatives(name) || has_word(name, &REPLIES);
+        !is_other && (is_chat || are_questions_and_answers(&lists_in(rows, name)))
+    };
+    let is_list = |(_, value): &(&String, &Value)| {
+        value
+            .as_array()
+            .is_some_and(|list| list.len() > 1 && list.iter().all(Value::is_string) && n_words(list) >= 2 * list.len())
+    };
+    let lists = || row.iter().filter(is_list).map(|(name, _)| name);
+    let field = lists().find(|name| is_dialogue(name)).or_else(|| lists().find(|name| is_free(name)))?;
+
+    let path = in_jq(field);
+    let replies = rows.iter().flat_map(Map::keys).find(|name| *name != field && are_replies(rows, field, name));
+    if let Some(replies) = replies {
+        let messages = format!(
+            "[{path}, {}] | transpose[] | {{role: \"user\", content: .[0]}}, {{role: \"assistant\", content: .[1]}}",
+            in_jq(replies)
+        );
+        return Some(Foreign {
+            name: format!("questions in \"{field}\" with their answers in \"{replies}\""),
+            way_out: with_messages_if(&format!("{} | length > 0", in_jq(replies)), &[field, replies], &messages),
+        });
+    }
+    if are_all_questions(rows, field) {
+        return Some(Foreign {
+            name: format!("several questions in \"{field}\" without answers"),
+            way_out: WayOut::Text(format!("to learn answers to them, add the answers: {READ_ROW}")),
+        });
+    }
     let role = "(if .key % 2 == 0 then \"user\" else \"assistant\" end)";
-    let messages = format!("{} | to_entries[] | {{role: {role}, content: .value}}", in_jq(field));
+    let messages = format!("{path} | to_entries[] | {{role: {role}, content: .value}}");
     Some(Foreign {
         name: format!("conversations whose \"{field}\" is a list of texts in turn"),
         way_out: with_messages(&[field], &messages),
     })
+}
+
+/// Whether a list of another name has an answer to each question of `field`, in all rows that have both.
+fn are_replies(rows: &[Map<String, Value>], field: &str, name: &str) -> bool {
+    let is_named = has_word(name, &REPLIES);
+    let list = |row: &Map<String, Value>, name: &str| {
+        row.get(name)
+            .and_then(Value::as_array)
+            .filter(|list| !list.is_empty() && list.iter().all(Value::is_string))
+            .map(Vec::len)
+    };
+    let both = || rows.iter().filter_map(|row| list(row, field).zip(list(row, name)));
+    is_named && both().next().is_some() && both().all(|(questions, answers)| questions == answers)
+}
+
+/// Whether all texts of a list are questions: the rows say so, or most of the texts that would answer are questions themselves.
+fn are_all_questions(rows: &[Map<String, Value>], field: &str) -> bool {
+    let is_number_of_question = |name: &String| {
+        let words = words_of(name);
+        words.iter().any(|word| word == "id") && words.iter().any(|word| word == "question")
+    };
+    let lists = lists_in(rows, field);
+    let answers = || lists.iter().flat_map(|list| list.iter().skip(1).step_by(2));
+    let n_asking = answers().filter(|text| text.trim_end().ends_with('?')).count();
+    let are_short = lists.iter().all(|list| list.len() <= 2);
+    are_short && rows.iter().flat_map(Map::keys).any(is_number_of_question) || 5 * n_asking > 4 * answers().count()
+}
+
+/// Whether lists of texts begin with questions, which others answer: each first text of two has a question mark more often than the second.
+fn are_questions_and_answers(lists: &[Vec<&str>]) -> bool {
+    let n_asking = |first: usize| {
+        lists.iter().flat_map(|list| list.iter().skip(first).step_by(2)).filter(|text| text.contains('?')).count()
+    };
+    let n_even = lists.iter().filter(|list| list.len() % 2 == 0).count();
+    !lists.is_empty()
+        && 10 * n_even >= 9 * lists.len()
+        && 3 * n_asking(0) >= lists.len()
+        && n_asking(0) > 2 * n_asking(1)
 }

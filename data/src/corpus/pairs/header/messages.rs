@@ -4,14 +4,16 @@ use std::path::Path;
 
 use super::super::{CorpusConfig, Header};
 use super::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header};
-use super::texts::{asked, candidates, examples};
-use super::{names_are_set, texts_of};
+use super::texts::{asked, candidates, examples, varied_target, worth_reading};
+use super::{OR_REVERSED, names_are_set, says_direction, texts_of};
 use crate::corpus::fields::{ANSWERS, names_behind, with_text_behind};
 use crate::error::Error;
 use crate::formats::way_of_lossy;
 
 /// Characters of a cell that a message shows.
 const SHOWN: usize = 60;
+/// Columns of a template that a message shows.
+const MOST_IN_TEMPLATE: usize = 6;
 
 /// Refuses a first row that lacks a column which `config` names.
 pub(super) fn lacks_a_column(
@@ -141,7 +143,7 @@ pub(super) fn ask(path: &Path, names: &[&str], others: &[Vec<String>], numbers_a
             match asked {
                 Some([flags, alone]) => flags + "\n  " + &alone,
                 None if numbers_are_set => if_header(names, true),
-                None => flags_among(&texts, names),
+                None => flags_of_two(&texts, names, others),
             }
         ),
     )
@@ -175,6 +177,34 @@ fn asked_flags(names: &[&str], others: &[Vec<String>]) -> Option<[String; 2]> {
     };
     let alone = format!("that reads {}; to read \"{}\" alone: {}", found.named(), found.main, with(&found.main));
     Some([with(&template), alone])
+}
+
+/// Returns the flags for two of the `texts`. Of a wider table they come with the columns that they leave out.
+fn flags_of_two(texts: &[&str], names: &[&str], others: &[Vec<String>]) -> String {
+    let flags = flags_among(texts, names);
+    let [Some(source), Some(target)] = texts_of(texts).map(|at| at.map(|at| texts[at])) else { return flags };
+    if with_behind(names).is_some() {
+        return flags;
+    }
+    let or_reversed = if says_direction(source, target) { "" } else { OR_REVERSED };
+    let flags = format!("{flags}{or_reversed}");
+    let left: Vec<&str> =
+        worth_reading(names, others).into_iter().filter(|name| ![source, target].contains(name)).collect();
+    if left.is_empty() {
+        return flags;
+    }
+
+    let with_all = |learned: &str| {
+        let is_read = |name: &&&str| **name != learned && (left.contains(name) || [source, target].contains(name));
+        let parts: Vec<String> = names.iter().filter(is_read).map(|name| format!("{{{name}}}")).collect();
+        format!("{} {}", flag("data.corpus.source_field", &parts.join(" ")), flag("data.corpus.target_field", learned))
+    };
+    let shown = examples(&left, names, others);
+    match varied_target(&left, [source, target], names, others) {
+        Some(varied) => format!("{}\n  that reads all columns; to read two alone: {flags}", with_all(varied)),
+        None if left.len() > MOST_IN_TEMPLATE => format!("{flags}\n  that leaves out {shown}"),
+        None => format!("{flags}\n  that leaves out {shown}; to read all: {}", with_all(target)),
+    }
 }
 
 /// Returns a question, the text that it is about and its answer, if the columns have usual names.

@@ -149,3 +149,10 @@ impl Role {
         lists.into_iter().find(|(words, _)| words.contains(&word)).map_or(Self::Unknown, |(_, role)| role)
     }
 }
+
+/// Whether a word is the name or the code of a language, such as `en-US`.
+pub(in crate::corpus) fn is_language(word: &str) -> bool {
+    let word = word.to_lowercase();
+    let language = word.split(['-', '_']).next().unwrap_or_default();
+    LANGUAGES.contains(&language)
+}

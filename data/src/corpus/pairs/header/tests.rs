@@ -325,3 +325,44 @@ fn names_with_brackets_and_signs_are_names() {
     let rows = [&[&["domanda (breve)", "risposta"] as &[&str]][..], &sentences].concat();
     assert_eq!(find_in(&rows, &CorpusConfig::default()).expect("not sure").notes.len(), 1);
 }
+
+#[test]
+fn the_columns_that_two_of_them_leave_out_are_named_and_can_be_read_by_a_template() {
+    let asked = |names: &[&str], row: &dyn Fn(usize) -> Vec<String>| {
+        let mut rows = vec![names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()];
+        rows.extend((0..24).map(row));
+        Columns::find(Path::new("a.csv"), &rows, &CorpusConfig::default()).expect_err("asked").to_string()
+    };
+    let status = asked(&["code", "phrase", "description"], &|n| {
+        vec![format!("{}", 100 + n), format!("Phrase {n}x"), format!("the words of {n}")]
+    });
+    assert!(status.contains("source_field=phrase --set data.corpus.target_field=description"), "{status}");
+    assert!(status.contains("that leaves out \"code\" (\"100\")"), "{status}");
+    let all =
+        "to read all: --set 'data.corpus.source_field={code} {phrase}' --set data.corpus.target_field=description";
+    assert!(status.contains(all), "{status}");
+
+    let units = asked(&["value", "from", "to", "result"], &|n| {
+        vec![n.to_string(), ["km", "kg"][n % 2].into(), ["m", "g"][n % 2].into(), (1000 * n).to_string()]
+    });
+    let all = "--set 'data.corpus.source_field={value} {from} {to}' --set data.corpus.target_field=result\n  that reads all columns";
+    assert!(units.contains(&format!("if it names the columns: {all}")), "{units}");
+    let two = asked(&["id", "en", "it"], &|n| vec![n.to_string(), format!("words {n}"), format!("parole {n}")]);
+    assert!(two.contains("target_field=it (or the other way round)\n  if it is a pair"), "{two}");
+}
+
+#[test]
+fn the_order_of_the_file_counts_where_both_directions_are_usual() {
+    for (names, source, target, is_open) in [
+        (&["latex", "text"][..], "latex", "text", true),
+        (&["text", "latex"], "text", "latex", true),
+        (&["question", "sql"], "question", "sql", false),
+        (&["sql", "question"], "question", "sql", false),
+        (&["intent", "rewritten_intent", "snippet"], "intent", "snippet", false),
+    ] {
+        let said = field_flags(names);
+        let flags = format!("--set data.corpus.source_field={source} --set data.corpus.target_field={target}");
+        assert_eq!(said, flags);
+        assert_eq!(!says_direction(source, target), is_open, "{names:?}");
+    }
+}

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::Columns;
-use crate::corpus::asked::Asked;
+use crate::corpus::asked::{Asked, is_answer};
 use crate::corpus::columns::{Column, with_examples};
-use crate::corpus::fields::is_about;
+use crate::corpus::fields::{is_about, is_id_name, words_of};
 
 /// Rows that show that a column has one word only, such as the name of a language.
 const ENOUGH_ROWS: usize = 5;
@@ -42,6 +42,30 @@ pub(super) fn candidates<'n>(names: &[&'n str], rows: &[Vec<String>]) -> Vec<&'n
         (found.len() > 1).then_some(found)
     };
     tiers.iter().find_map(of_tier).unwrap_or_else(|| names.to_vec())
+}
+
+/// Returns the columns that say something of their row: neither names of rows, nor blank, nor the same in all rows.
+pub(super) fn worth_reading<'n>(names: &[&'n str], rows: &[Vec<String>]) -> Vec<&'n str> {
+    let is_one = |at: &usize| {
+        let (name, column) = (names[*at], column(rows, *at));
+        let is_other = name.is_empty() || name.contains(['{', '}']) || is_about(name) || is_id_name(name);
+        !is_other && column.n > 0 && column.n_distinct() > 1
+    };
+    (0..names.len()).filter(is_one).map(|at| names[at]).collect()
+}
+
+/// Returns the last of the columns `left` that varies, if `two` others have values that recur, such as units: it depends on all of them.
+pub(super) fn varied_target<'n>(
+    left: &[&'n str],
+    two: [&str; 2],
+    names: &[&str],
+    rows: &[Vec<String>],
+) -> Option<&'n str> {
+    let recurs = |name: &str| names.iter().position(|other| *other == name).is_some_and(|at| column(rows, at).recurs());
+    let last = || left.iter().copied().rev().find(|name| !recurs(name));
+    let named =
+        || left.iter().copied().find(|name| is_answer(name) || words_of(name).iter().any(|word| word == "result"));
+    two.into_iter().all(recurs).then(|| named().or_else(last)).flatten()
 }
 
 /// Returns a question in several of the columns with its answer, and the template that reads the question.

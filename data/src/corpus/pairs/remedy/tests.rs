@@ -64,3 +64,21 @@ fn a_file_is_not_its_own_translation() {
     let refused = PairCorpus::open(&[entry], &CorpusConfig::default()).expect_err("one file").to_string();
     assert!(refused.contains("the source and the target are the same file"), "{refused}");
 }
+
+#[test]
+fn the_number_of_a_row_and_a_list_are_never_named_as_texts() {
+    for row in [
+        r#"{"id": 3, "translation": ["a b", "c d"]}"#,
+        r#"{"id": "x3", "data": ["a b", "c d"]}"#,
+        r#"{"row_id": "x3", "body": "a b"}"#,
+        r#"{"uuid": "x3", "meta": {"tags": ["a"]}}"#,
+    ] {
+        let (_, refused) = opened("a.jsonl", &format!("{row}\n"), &CorpusConfig::default());
+        assert!(
+            refused.contains("no field \"src\"") && !refused.contains("--set data.corpus.source_field"),
+            "{refused}"
+        );
+    }
+    let (_, refused) = opened("a.jsonl", "{\"id\": 3, \"uno\": \"a\", \"due\": \"b\"}\n", &CorpusConfig::default());
+    assert!(refused.contains("source_field=uno --set data.corpus.target_field=due"), "{refused}");
+}
