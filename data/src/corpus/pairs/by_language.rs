@@ -136,7 +136,7 @@ impl ByLanguage {
         self.key.is_some()
     }
 
-    /// Says what the rows of a file are, and how those of one text are joined.
+    /// Says what the rows of a file are, and how the rows of one text are joined.
     pub(in crate::corpus) fn advice(&self, path: &Path, format: FileFormat, names: Option<&[&str]>) -> String {
         let field = |at: usize| names.map_or(format!(".[{at}]"), |names| in_jq(names[at]));
         let said = |at: usize| names.map_or(format!("column {at}"), |names| format!("\"{}\"", names[at]));

@@ -54,7 +54,7 @@ impl Table {
         let are_names = is_probably_header(&names, others);
         let (names, rows) = if are_names { (Some(names.as_slice()), others) } else { (None, rows) };
         let format = if format == CorpusFormat::Tsv { FileFormat::TSV } else { FileFormat::CSV };
-        // The rows of one language may follow those of another one.
+        // The rows of one language may follow the rows of another one.
         let of_file = |column: usize| {
             let rows = rows_of_each(path, delimiter, column).ok()?;
             ByLanguage::of(names, rows.get(usize::from(are_names)..)?)

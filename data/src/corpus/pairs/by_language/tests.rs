@@ -23,6 +23,7 @@ fn rows_with_the_same_key_are_joined() {
     let text = |n: usize| ["In the beginning", "In principio"][n % 2].to_owned() + &format!(" {}", n / 2);
     let joined = json!({"en": "In the beginning 0", "it": "In principio 0"});
     let config = CorpusConfig::default();
+
     for (name, text, program) in [
         (
             "a.csv",
@@ -45,6 +46,7 @@ fn rows_with_the_same_key_are_joined() {
             joined.clone()
         };
         assert!(made.is_empty() || made.len() == 20 && made.contains(&wanted), "{made:?}");
+
         let no = CorpusConfig { header: Header::No, ..config.clone() };
         assert_eq!(opened(name, &text, &no).0, "", "the user decides");
     }
