@@ -81,7 +81,7 @@ impl Mended {
     fn with_text(&self, rows: &[Map<String, Value>]) -> Vec<Map<String, Value>> {
         let mut rows = rows.to_vec();
         let values = rows.iter_mut().filter_map(|row| row.get_mut(&self.field));
-        values.for_each(|value| *value = "a text".into());
+        values.enumerate().for_each(|(at, value)| *value = format!("a text {at}").into());
         rows
     }
 

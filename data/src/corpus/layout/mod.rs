@@ -238,7 +238,8 @@ impl RowReader<'_> {
         let rows_are = format!("{}: its rows are {}{}", file.display(), layout.name(), they_have(&rows, format));
 
         if let Layout::LabelLists { text, list: LabelList::Spans(spans) } = &layout {
-            let advice = spans.advice(file, text, &rows);
+            // Marks of annotators are among the fields that were left out.
+            let advice = spans.advice(file, text, &usual_rows(file, format).rows);
             return bad(format!("{rows_are}, which no task reads\n{advice}"));
         }
         if let Layout::LabelLists { list: LabelList::Names(label), .. } = &layout
@@ -310,8 +311,11 @@ impl RowReader<'_> {
             }
             Layout::Texts { .. } if self.task == Task::Translation => as_pairs::unclear(rows, order),
             Layout::Pairs { .. } | Layout::Answers { .. } => {
-                self.one_text(rows, order)
-                    + &self.of_other_texts(layout, (rows, order), asked.as_ref().map(|(asked, _)| asked), source)
+                let alone = match layout {
+                    Layout::Pairs { .. } => self.one_text(rows, order),
+                    _ => String::new(),
+                };
+                alone + &self.of_other_texts(layout, (rows, order), asked.as_ref().map(|(asked, _)| asked), source)
             }
             Layout::Texts { field: text } | Layout::Labelled { text, .. }
                 if matches!(task, Task::Lm | Task::Mlm) && !text.contains('{') =>
