@@ -23,7 +23,7 @@ use super::format::{CacheKind, Header, NOT_A_CACHE};
 use super::labels::Labels;
 use super::rows::{Pairs, Rows, Texts};
 use super::write::Writer;
-use crate::corpus::{LabelledText, Packing, PairCorpus, RowReport, TextCorpus, for_each_block};
+use crate::corpus::{LabelledText, Packing, PairCorpus, RowReport, TextCorpus};
 use crate::error::{Error, Result};
 use crate::tokenizer::{ChatTemplate, LabelledShape, PairTokenizers, TextTokenizer};
 
@@ -213,36 +213,27 @@ impl Shards {
     pub(crate) fn open(
         &self,
         wanted: &[u32],
-        kept: &(dyn Fn(u32) -> bool + Sync),
+        kept: &dyn Fn(u32) -> bool,
         num_threads: usize,
         stops: &(dyn Fn() -> bool + Sync),
     ) -> Result<Vec<TokenCache>> {
         let mut caches: Vec<Option<TokenCache>> = wanted.iter().map(|_| None).collect();
-        while caches.iter().any(Option::is_none) {
-            let missing: Vec<usize> = (0..wanted.len()).filter(|at| caches[*at].is_none()).collect();
-            // A small shard has one block, so several are made side by side.
-            let side_by_side = missing.len().min(num_threads.max(1));
-            let open = |at: usize, waits| self.open_one(wanted[at], waits, kept, num_threads / side_by_side, stops);
-            let open_or_pass = |(): &mut (), at| Ok((at, open(at, false)?));
-
-            let mut n_opened = 0;
-            for_each_block(
-                missing.iter().map(|at| Ok(*at)),
-                side_by_side,
-                || (),
-                open_or_pass,
-                |(at, cache)| {
-                    n_opened += usize::from(cache.is_some());
-                    caches[at] = cache;
-                    Ok(())
-                },
-            )?;
-            if n_opened == 0 {
-                // Other processes make what is left.
-                caches[missing[0]] = open(missing[0], true)?;
+        let mut waits = false;
+        loop {
+            let (mut n_opened, mut n_missing) = (0, 0);
+            for (cache, shard) in caches.iter_mut().zip(wanted).filter(|(cache, _)| cache.is_none()) {
+                if stops() {
+                    return Err(Error::Stopped("the run ends".into()));
+                }
+                *cache = self.open_one(*shard, waits && n_opened == 0, kept, num_threads, stops)?;
+                if cache.is_some() { n_opened += 1 } else { n_missing += 1 }
             }
+            if n_missing == 0 {
+                return Ok(caches.into_iter().flatten().collect());
+            }
+            // Other processes make what is left.
+            waits = n_opened == 0;
         }
-        Ok(caches.into_iter().flatten().collect())
     }
 
     /// Opens the cache of a shard, or makes it. Returns `None` if another process is making it and this call does not wait.
@@ -250,13 +241,10 @@ impl Shards {
         &self,
         shard: u32,
         waits: bool,
-        kept: &(dyn Fn(u32) -> bool + Sync),
+        kept: &dyn Fn(u32) -> bool,
         num_threads: usize,
         stops: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<TokenCache>> {
-        if stops() {
-            return Err(Error::Stopped("the run ends".into()));
-        }
         let Some(_lock) = self.room.lock(shard, waits)? else { return Ok(None) };
         let (path, header) = (self.room.path(shard), self.header(shard));
 
