@@ -8,9 +8,8 @@ use crate::ninth_trial_forms::{CLASSES, PAIRS, between, dry, ran, shown};
 #[test]
 fn labels_with_decimal_commas_are_rounded_as_numbers() {
     let place = Workplace::new();
-    let row = |n: usize| {
-        format!("05.01.2024 10:{:02};Temperatur {},6 °C;{},{}\n", n % 60, n % 30, n % 4 + 1, 5 * (n / 4 % 2))
-    };
+    let row =
+        |n: usize| format!("05.01.2024 10:{:02};warm {},6 °C;{},{}\n", n % 60, n % 30, n % 4 + 1, 5 * (n / 4 % 2));
     place.write("comfort.csv", "Zeit;Meldung;Komfort\n".to_owned() + &(0..160).map(row).collect::<String>());
     let said = dry(&place, CLASSES, &["data.train=comfort.csv"]).refused(3, &["numbers on a scale (1 to 4.5"]).stderr;
     let command = between(&said, "python3 ", "> rows.jsonl").to_owned() + "> rows.jsonl";

@@ -276,7 +276,7 @@ fn a_first_row_of_another_kind_than_the_others_is_noted() {
         notes.len()
     };
     let rings = ["CC", "c1ccccc1", "C(=O)O", "OCC"];
-    let smiles = |n: usize| vec![format!("{}{}", rings[n % 4], "N".repeat(n)), format!("methyl-{}ane", "a".repeat(n))];
+    let smiles = |n: usize| vec![format!("{}{}", rings[n % 4], "N".repeat(n)), format!("methyl-{}ol", "a".repeat(n))];
     assert_eq!(noted(&["SMILES", "IUPAC Name"], &smiles), 1);
     let signs = |n: usize| vec![char::from(b'!' + n as u8).to_string(), format!("SIGN {}", "X".repeat(n + 1))];
     assert_eq!(noted(&["Character", "Name"], &signs), 1);
