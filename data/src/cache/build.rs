@@ -172,8 +172,8 @@ pub(super) fn reason_to_build(path: &Path, wanted: &Header) -> Result<Option<Str
 pub(super) enum Keeping {
     /// All of it.
     Synced,
-    /// Anything, since its cache is verified before it is used and made again if it is damaged. Waiting for the disk took longer than
-    /// tokenizing a small shard (`benches/results/2026-11-28-streamed-pairs.md`).
+    /// Anything: the cache is verified before it is used, and made again if it is damaged. Waiting for the disk has taken 10 ms for each
+    /// shard (`benches/results/2026-11-28-streamed-pairs.md`).
     Unsynced,
 }
 

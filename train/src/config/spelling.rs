@@ -32,7 +32,8 @@ const ALWAYS: usize = 300;
 const ENOUGH: usize = 5000;
 
 /// Lowers the default size of the vocabulary where sources or targets are single words, so that tokens are letters and short parts of words,
-/// and raises it where the text has more characters than entries. Looks at the texts as the model gets them. Changes `config` and the defaults `base`. Returns a sentence about it.
+/// and raises it where the text has more characters than entries. Looks at the texts as the model gets them. Changes `config` and the
+/// defaults `base`. Returns a sentence about it.
 pub(super) fn spell(config: &mut Config, base: &mut Config, set: &SetKeys) -> Option<String> {
     let is_decided =
         ["tokenizer.vocab_size", "tokenizer.path", "tokenizer.kind"].into_iter().any(|key| set.contains(key));

@@ -50,8 +50,8 @@ impl Compiled {
         Self::write(label, code, &["sm_90a"])
     }
 
-    /// Compiles `kernel` for Ampere, and for Hopper too unless `ptx.lock` has this very kernel, which was compared when its
-    /// entry was written: compiling is most of what the tests without a device do.
+    /// Compiles `kernel` for Ampere. Compiles it for Hopper, too, unless `ptx.lock` has this very kernel: both were compared when its
+    /// entry was written. Compiling takes most of the time of the tests without a device.
     ///
     /// # Panics
     /// If the same kernel for Hopper differs in more than its target: what runs there is then not what runs elsewhere.
