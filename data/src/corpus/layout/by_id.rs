@@ -154,9 +154,8 @@ impl RowsById {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use crate::corpus::followed::rows_made;
     use crate::corpus::json::first_rows;
 
     /// Returns what is said of a file with `text`, and the rows that the printed command makes; no rows without `jq`.
@@ -165,12 +164,8 @@ mod tests {
         let file = folder.path().join("it's.json");
         std::fs::write(&file, text).expect("writable");
         let said = rows_in(&file, FileFormat::JSON, &first_rows(&file, FileFormat::JSON).rows)?.advice(&file);
-        let (_, command) = said.split_once("rows of them: ").expect("a command");
-        let (command, _) = command.split_once('\n').expect("a line");
-        let ran = Command::new("sh").args(["-c", command]).current_dir(folder.path()).output().expect("a shell");
-        assert!(ran.status.success() || ran.status.code() == Some(127), "{ran:?}");
-        let rows = std::fs::read_to_string(folder.path().join("rows.jsonl")).unwrap_or_default();
-        Some((said.clone(), rows.lines().map(|line| serde_json::from_str(line).expect(line)).collect()))
+        let rows = rows_made(&said, folder.path()).unwrap_or_default();
+        Some((said, rows))
     }
 
     fn object(rows: &[(String, &str)], between: &str) -> String {
