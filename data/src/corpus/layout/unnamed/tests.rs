@@ -1,11 +1,10 @@
 //! What is said of lists without names, and what the printed commands make of them.
 
-use std::process::Command;
-
 use serde_json::json;
 
 use super::super::{CorpusConfig, LabelConfig, TextConfig};
 use super::*;
+use crate::corpus::followed::rows_made;
 
 /// Returns what is said of a file in a folder.
 fn said_of(text: &str, task: Task, format: TextFormat, folder: &Path) -> String {
@@ -23,13 +22,8 @@ fn said_of(text: &str, task: Task, format: TextFormat, folder: &Path) -> String 
 fn advice(text: &str, task: Task, format: TextFormat) -> (String, Vec<Value>) {
     let folder = tempfile::tempdir().expect("a folder");
     let said = said_of(text, task, format, folder.path());
-    let (_, command) = said.split_once(": jq ").unwrap_or_else(|| panic!("a command: {said}"));
-    let (command, _) = command.split_once('\n').expect("a line");
-    let command = format!("jq {command}");
-    let ran = Command::new("sh").args(["-c", &command]).current_dir(folder.path()).output().expect("a shell");
-    assert!(ran.status.success() || ran.status.code() == Some(127), "{ran:?}");
-    let rows = std::fs::read_to_string(folder.path().join("rows.jsonl")).unwrap_or_default();
-    (said.clone(), rows.lines().map(|line| serde_json::from_str(line).expect(line)).collect())
+    let rows = rows_made(&said, folder.path()).unwrap_or_default();
+    (said, rows)
 }
 
 fn list(item: impl Fn(usize) -> Value) -> Value {
