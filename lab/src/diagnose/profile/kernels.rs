@@ -39,7 +39,7 @@ const GROUPS: [Group; 35] = [
     group("linear, operands to FP8", &[], &["fp8_largest", "fp8_round"]),
     group("linear, transposes", &[], &["transpose"]),
     group("linear, sum of slices", &[], &["gemm_add_slices"]),
-    group("attention forward", &["attention forward"], &["attention_forward"]),
+    group("attention forward", &["attention forward"], &["attention_forward", "attention_in_turns"]),
     group(
         "attention backward",
         &["attention backward"],

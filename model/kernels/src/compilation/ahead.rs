@@ -66,6 +66,7 @@ mod cuda {
 
     use super::super::{Counter, KernelCount};
     use super::AheadError;
+    use crate::device_queue::programs;
 
     type Server = <CudaRuntime as Runtime>::Server;
 
@@ -95,6 +96,7 @@ mod cuda {
         drained?;
 
         compile_queue(&server, counter, settled, show)?;
+        programs::await_collected();
         // The work's memory was promised and never mapped. What a later step reserves should fail when it is reserved.
         device.memory_cleanup();
         sync("giving back memory")?;

@@ -27,6 +27,9 @@ use cubecl::hash::StableHasher;
 #[cfg(feature = "cuda")]
 use cubecl_server::compiler::build_id_hash;
 
+#[cfg(feature = "cuda")]
+use crate::device_queue::programs;
+
 pub use ahead::{AheadError, compile_ahead};
 pub use file::{Exported, Imported, KernelFileError, export_kernels, import_kernels};
 
@@ -87,6 +90,7 @@ pub fn keep_kernels(folder: &Path) {
         config.compilation.cache = true;
         if CubeClRuntimeConfig::try_set(config) && is_kept_here {
             forget_others(folder, &own);
+            programs::keep(folder.join(programs_of(&own)));
         }
         Counter::started();
     }
@@ -133,13 +137,15 @@ impl Counter {
 
     fn count(&self) -> KernelCount {
         let ExecutionStatistics { compilation: kernels, autotune } = self.statistics();
-        KernelCount { compiled: kernels.compiled, loaded: kernels.loaded, tuned: autotune.measured }
+        let (compiled, loaded) = programs::counts();
+        KernelCount { compiled: kernels.compiled + compiled, loaded: kernels.loaded + loaded, tuned: autotune.measured }
     }
 
     /// Discards all launches of this process, and queues their kernels instead, until the result is dropped.
     fn discard(&self) -> Discarding<'_> {
         let mut executing = self.executing.lock().unwrap_or_else(PoisonError::into_inner);
         drop(executing.take()); // one override is open at a time
+        programs::collect(true);
         let queueing = Some(ProcessModeOverride::new(ProcessMode::CompileOnly, &self.collector));
         Discarding { counter: self, executing, queueing }
     }
@@ -157,6 +163,7 @@ struct Discarding<'a> {
 impl Drop for Discarding<'_> {
     fn drop(&mut self) {
         drop(self.queueing.take());
+        programs::collect(false);
         *self.executing = Some(ProcessModeOverride::new(ProcessMode::Execute, &self.counter.collector));
     }
 }
@@ -183,6 +190,12 @@ fn executable() -> String {
     format!("{:x}-{nanos:x}", metadata.map_or(0, |metadata| metadata.len()))
 }
 
+/// Returns the name of the folder with the programs of executable `name`, next to its database.
+#[cfg(feature = "cuda")]
+fn programs_of(name: &str) -> String {
+    format!("{name}.programs")
+}
+
 /// Deletes all but the newest [`OTHER_BUILDS`] databases of other executables.
 #[cfg(feature = "cuda")]
 fn forget_others(folder: &Path, own: &str) {
@@ -203,6 +216,7 @@ fn forget_others(folder: &Path, own: &str) {
             // A process that has the file open keeps its contents; a file that cannot be deleted stays.
             let _ = fs::remove_file(folder.join(format!("{name}{suffix}")));
         }
+        let _ = fs::remove_dir_all(folder.join(programs_of(name.trim_end_matches(".db"))));
     }
 }
 

@@ -1,8 +1,9 @@
-//! The queue of a GPU's kernels, as the thread of the device sees it, and events in it.
+//! The queue of a GPU's kernels, as the thread of the device sees it, events in it, and [`programs`].
 
 #![expect(unsafe_code, reason = "events and graphs of the CUDA driver")]
 
 mod edges;
+pub(crate) mod programs;
 
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;

@@ -183,13 +183,15 @@ impl Ptxas {
         Ok(Self { program, version })
     }
 
-    /// Assembles `ptx` as the driver does, and returns registers and spills.
+    /// Assembles `ptx` as the driver does, and returns registers and spills. CubeCL's kernels could be linked to others, programs not.
     fn assemble(&self, label: &str, ptx: &str, architecture: &str) -> String {
         let name = format!("kiln-{}-{}-{architecture}.ptx", std::process::id(), label.replace('/', "_"));
         let file = std::env::temp_dir().join(name);
         std::fs::write(&file, ptx).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let is_program = ptx.contains("setmaxnreg");
         let output = Command::new(&self.program)
-            .args(["-c", "-v", "-o", "/dev/null"])
+            .args((!is_program).then_some("-c"))
+            .args(["-v", "-o", "/dev/null"])
             .arg(format!("-arch={architecture}"))
             .arg(&file)
             .output()

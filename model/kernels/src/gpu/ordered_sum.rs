@@ -23,7 +23,7 @@ use pliron_llvm::ops::{InlineAsmOp, PtrToIntOp};
 use pliron_llvm::types::VoidType;
 
 use super::async_copy::{GLOBAL, SHARED, in_space};
-use super::instruction::{constant, order};
+use super::instruction::order;
 
 /// Replaces `op` by an instruction with side effects, of which `constraints` names the register classes of `operands`.
 fn replace_by_asm(
@@ -208,39 +208,6 @@ pub(crate) fn pass_turn<L: CubePrimitive>(lock: &[L]) {
         #[expect(unsafe_code, reason = "the instruction changes the number in one piece")]
         let lock = unsafe { *lock.__expand_as_ptr_method(scope) }.value(scope);
         let op = PassTurnOp::new(scope.ctx_mut(), lock);
-        scope.register(&op);
-    })
-}
-
-#[cube_op(name = "kiln.sync_warpgroup")]
-#[result_ty(none)]
-#[op_traits(CanMaterialize, HasSideEffects)]
-struct SyncWarpgroupOp {
-    barrier: Value,
-}
-
-#[op_interface_impl]
-impl ToLLVMDialect for SyncWarpgroupOp {
-    fn rewrite(
-        &self,
-        ctx: &mut Context,
-        rewriter: &mut DialectConversionRewriter,
-        _operands_info: &OperandsInfo,
-    ) -> Result<()> {
-        let barrier = self.barrier(ctx);
-        let units = constant(ctx, rewriter, 128);
-        call_void(ctx, rewriter, "llvm.nvvm.barrier.cta.sync.aligned.count", vec![barrier, units]);
-        rewriter.erase_operation(ctx, self.get_operation());
-        Ok(())
-    }
-}
-
-/// Synchronizes the 128 threads that call it with the same `barrier`, from 1 to 15, in the way of `sync_cube`.
-#[cube]
-pub(crate) fn sync_warpgroup(barrier: u32) {
-    intrinsic!(|scope| {
-        let barrier = barrier.read_value(scope);
-        let op = SyncWarpgroupOp::new(scope.ctx_mut(), barrier);
         scope.register(&op);
     })
 }

@@ -1,24 +1,11 @@
 use std::sync::OnceLock;
 
-use super::shared::arguments::{CallCompilationArg, DropoutCompilationArg, LensCompilationArg, MasksCompilationArg};
-use crate::dropout::kernel::DropArgsCompilationArg;
-use crate::gpu::offline::{Compiled, buffer};
-
-pub(super) fn masks() -> MasksCompilationArg {
-    MasksCompilationArg { lengths: buffer(), documents: buffer(), relative: buffer() }
-}
+use super::shared::arguments::LensCompilationArg;
+pub(super) use super::shared::program::{call, dropout, masks};
+use crate::gpu::offline::Compiled;
 
 pub(super) fn lens() -> LensCompilationArg {
     LensCompilationArg { t: (), s: () }
-}
-
-pub(super) fn dropout() -> DropoutCompilationArg {
-    DropoutCompilationArg { state: buffer(), args: DropArgsCompilationArg { site: (), limit: (), scale: () } }
-}
-
-pub(super) fn call() -> CallCompilationArg {
-    let (masks, lens, dropout) = (masks(), lens(), dropout());
-    CallCompilationArg { masks, heads: (), lens, dropout, heads_at_once: (), tile_bits: () }
 }
 
 /// The kernels that `ptx.lock` records.

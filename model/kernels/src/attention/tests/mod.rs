@@ -1,6 +1,6 @@
 mod cases;
 mod f32;
-pub(super) mod one_pass;
+pub(super) mod long_rows;
 mod times;
 
 use burn::tensor::{DType, Device, Tensor};

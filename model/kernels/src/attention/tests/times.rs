@@ -1,7 +1,7 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Device, Tensor};
 
-use super::one_pass::want;
+use super::long_rows::want;
 use crate::F32Products;
 use crate::attention::ops::{FlashOps, FlashSpec};
 use crate::maybe::{Maybe, MaybeInts};
@@ -10,11 +10,11 @@ use crate::testing::{is_timed, seconds, tensor, timing_device, values};
 /// What is timed: name, B, H, T, K, causality, window, bound of the scores. "relative" has relative positions.
 type Timed = (&'static str, usize, usize, usize, usize, bool, Option<usize>, Option<f32>);
 
-/// Times forward and backward. `KILN_ONE_PASS=always` and `never` choose the kernels of backward of long rows.
+/// Times forward and backward. `KILN_LONG_ROWS=always` and `never` choose the kernels.
 #[test]
 fn times() {
     let Some(device) = timing_device() else { return };
-    let _wanted = match std::env::var("KILN_ONE_PASS").as_deref() {
+    let _wanted = match std::env::var("KILN_LONG_ROWS").as_deref() {
         Ok("always") => Some(want(true)),
         Ok("never") => Some(want(false)),
         _ => None,
@@ -48,6 +48,11 @@ fn times() {
         ("causal", 1, 12, 32768, 64, true, None, None),
         ("causal", 4, 32, 4096, 64, true, None, None),
         ("causal", 4, 16, 4096, 128, true, None, None),
+        ("causal", 8, 32, 2048, 64, true, None, None),
+        ("causal", 16, 16, 1024, 128, true, None, None),
+        ("causal", 32, 16, 512, 128, true, None, None),
+        ("full", 8, 32, 2048, 64, false, None, None),
+        ("full", 32, 16, 512, 128, false, None, None),
         ("full", 8, 16, 2048, 128, false, None, None),
     ];
     for shape in shapes {

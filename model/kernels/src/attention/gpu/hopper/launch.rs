@@ -5,6 +5,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::forward::attention_forward;
+use super::in_turns;
 use super::key_value_gradient::{QueryDataLaunch, key_value_gradient};
 use super::one_pass;
 use super::one_tile::one_tile_gradients;
@@ -28,6 +29,9 @@ pub(in crate::attention::gpu) fn launch_forward<E: Float + CubeElement>(
     out: &CubeTensor,
     lse: &CubeTensor,
 ) {
+    if in_turns::serves(call) {
+        return in_turns::launch::<E>(call, out, lse);
+    }
     let groups = call.config.forward_groups();
     let (cubes, arguments) = call.blocks(call.spec.n_heads, call.lens[0].div_ceil(groups * TILE));
     // SAFETY: TMA clips to the matrix of keys and values; everything else is guarded by T and S.

@@ -10,6 +10,7 @@
 //! | [`key_value_gradient`] | keys, values | queries, d_out | dK, dV |
 //! | [`one_tile`] | all four | | dQ, dK, dV of a head |
 //! | [`one_pass`] | 128 keys, values | queries, d_out | dK, dV, and parts of dQ |
+//! | [`in_turns`] | 128 or 192 queries | keys, values | out, log-sums |
 //!
 //! One turn of forward. Products (`wgmma`) are asynchronous, so that the product with the values runs during the
 //! softmax of the next scores:
@@ -25,7 +26,7 @@
 //!
 //! Backward is two kernels, one that owns rows of dQ and one that owns rows of dK and dV, so that no sum depends on
 //! timing. If all queries and keys of a batch row fit into one tile, a single kernel owns all three. Long rows of heads of 64 and 128
-//! take [`one_pass`], which adds the parts of dQ in a fixed order.
+//! take [`one_pass`], which adds the parts of dQ in a fixed order, and forward [`in_turns`]: their warps have roles, and registers by role.
 //!
 //! A thread has 255 registers, and heads of 192 and 256 leave them for one sum: a block is two warpgroups. In forward and in
 //! [`wide_query_gradient`] each owns 64 queries; in [`wide_key_value_gradient`] one sums dV and the other dK.
@@ -35,6 +36,7 @@
 //! [`shared`](super::shared) with Ampere.
 
 mod forward;
+mod in_turns;
 mod key_value_gradient;
 mod launch;
 mod lines;

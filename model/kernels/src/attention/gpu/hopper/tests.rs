@@ -5,6 +5,7 @@ use half::{bf16, f16};
 
 use super::super::tests::{call, dropout, lens, masks};
 use super::forward::attention_forward;
+use super::in_turns;
 use super::key_value_gradient::{QueryDataCompilationArg, key_value_gradient};
 use super::one_pass;
 use super::one_tile::one_tile_gradients;
@@ -98,6 +99,16 @@ fn wide_kernels<E: Float>(case: &str, cfg: FlashConfig) -> [Compiled; 3] {
     ]
 }
 
+fn in_turns_kernel<E: Float>(case: &str, flash: FlashConfig) -> Compiled {
+    let cfg = in_turns::TurnsConfig { flash };
+    let (launch, properties, target) = settings((cfg.groups() as u32 + 1) * UNITS);
+    #[rustfmt::skip]
+    let kernel = in_turns::attention_in_turns::AttentionInTurns::<E>::new(
+        launch, properties, target, inputs(), call(), buffer(), buffer(), cfg,
+    );
+    Compiled::new(format!("attention/in-turns/{case}"), kernel)
+}
+
 fn wide_configs() -> [(&'static str, FlashConfig); 6] {
     let [(_, plain), _, (_, masked), ..] = configs();
     let softcap = Some(Constant::new(50.0));
@@ -175,6 +186,10 @@ pub(in crate::attention::gpu) fn offline_kernels() -> Vec<Compiled> {
     for (case, config) in one_pass_configs() {
         compiled.extend(one_pass::tests::kernels::<bf16>(&format!("{case}-bf16"), config));
         compiled.extend(one_pass::tests::kernels::<f16>(&format!("{case}-f16"), config));
+    }
+    for (case, config) in one_pass_configs() {
+        compiled.push(in_turns_kernel::<bf16>(&format!("{case}-bf16"), config));
+        compiled.push(in_turns_kernel::<f16>(&format!("{case}-f16"), config));
     }
     for (case, config) in wide_configs() {
         compiled.extend(wide_kernels::<bf16>(&format!("{case}-bf16"), config));

@@ -68,17 +68,17 @@ impl Call {
         }
     }
 
-    /// Returns the blocks for `heads` heads of `tiles` tiles, and the arguments by which `cube_place` finds a block's
-    /// place: the heads of a group and the bits of its tiles. Queries, keys and values of a group take 8 MiB, so that
-    /// two groups fit into L2 with their results.
-    fn cubes(&self, heads: usize, tiles: usize) -> (CubeCount, u32, u32) {
+    /// Returns the blocks for `heads` heads per batch row, of `tiles` tiles, and the numbers by which `cube_place` finds a block's place.
+    /// Queries, keys and values of a group take 8 MiB, so that two groups fit into L2 with their results.
+    pub(crate) fn places(&self, heads: usize, tiles: usize) -> ((u32, u32, u32), Places) {
+        let heads = self.spec.batch_size * heads;
         let [t, s] = self.lens;
         let bytes = self.query.dtype.size() * self.spec.head_dim * (t + 2 * s);
         let heads_at_once = ((8 << 20) / bytes.max(1)).clamp(1, heads.max(1));
         let tile_bits = tiles.max(1).ilog2().min(2);
         let [x, y, z] = [heads_at_once << tile_bits, tiles.div_ceil(1 << tile_bits), heads.div_ceil(heads_at_once)]
             .map(|n| n as u32);
-        (CubeCount::Static(x, y, z), heads_at_once as u32, tile_bits)
+        ((x, y, z), Places { heads: heads as u32, heads_at_once: heads_at_once as u32, tile_bits })
     }
 
     pub(crate) fn masks(&self) -> MasksLaunch {
@@ -104,11 +104,19 @@ impl Call {
 
     /// Returns the blocks for `heads` heads per batch row, of `tiles` tiles, and their arguments.
     pub(crate) fn blocks(&self, heads: usize, tiles: usize) -> (CubeCount, CallLaunch) {
-        let heads = self.spec.batch_size * heads;
-        let (cubes, heads_at_once, tile_bits) = self.cubes(heads, tiles);
-        let call = CallLaunch::new(self.masks(), heads as u32, self.lens(), self.dropout(), heads_at_once, tile_bits);
-        (cubes, call)
+        let ((x, y, z), Places { heads, heads_at_once, tile_bits }) = self.places(heads, tiles);
+        let call = CallLaunch::new(self.masks(), heads, self.lens(), self.dropout(), heads_at_once, tile_bits);
+        (CubeCount::Static(x, y, z), call)
     }
+}
+
+/// Where a kernel's blocks are.
+pub(crate) struct Places {
+    /// Heads, counted over all batch rows.
+    pub(crate) heads: u32,
+    /// Heads of a group, and the bits of its tiles.
+    pub(crate) heads_at_once: u32,
+    pub(crate) tile_bits: u32,
 }
 
 /// The results of forward, and the gradient of `out`.

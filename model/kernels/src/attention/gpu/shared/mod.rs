@@ -2,7 +2,7 @@
 //!
 //! [`position`] says where tiles and threads are, and [`rows`] stores rows. [`bound`], [`relative`], [`mask`], [`softmax`] and
 //! [`dropout`] work on the scores of a product, whose layout in registers is the same for `wgmma` and `mma.sync`. [`call`] holds the
-//! tensors of a call, [`config`] what its kernels are compiled for.
+//! tensors of a call, [`config`] what its kernels are compiled for, and [`program`] what programs take.
 
 pub(super) mod arguments;
 pub(super) mod bound;
@@ -12,6 +12,7 @@ pub(super) mod dropout;
 pub(super) mod key_tile;
 pub(super) mod mask;
 pub(super) mod position;
+pub(super) mod program;
 pub(super) mod relative;
 pub(super) mod rows;
 pub(super) mod softmax;

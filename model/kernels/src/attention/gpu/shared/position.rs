@@ -38,6 +38,13 @@ pub(crate) fn warpgroup(#[comptime] groups: usize) -> (u32, u32) {
     }
 }
 
+/// Returns `x`, which is the same on all lanes, so that the assembler knows it: loops that it bounds then count once for a warp, and
+/// compute descriptors there.
+#[cube]
+pub(crate) fn uniform(x: u32) -> u32 {
+    plane_ballot(x >> UNIT_POS_PLANE & 1 == 1).extract(0usize)
+}
+
 /// Returns the block's head (counted over all batch rows) and tile, which may lie beyond the last.
 ///
 /// Blocks start in the order X, Y, Z. Z counts groups of heads, the last first; a group's keys and values stay in L2

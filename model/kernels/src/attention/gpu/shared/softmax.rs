@@ -2,7 +2,6 @@
 
 use cubecl::prelude::*;
 
-use super::config::TILE;
 use crate::gpu::instruction::exp2_approx;
 
 /// Exponentials stay below 2 to this power.
@@ -42,10 +41,11 @@ pub(crate) struct Rescale {
 /// Replaces `scores` by their exponentials and adds these to the running sums.
 #[cube]
 pub(crate) fn take_exponentials(scores: &mut Array<f32>, running: &mut Running, rescale: &mut Rescale, scale: f32) {
+    let held = scores.len();
     let mut max0 = running.top0;
     let mut max1 = running.top1;
     #[unroll]
-    for i in 0..comptime![TILE / 8] {
+    for i in 0..comptime![held / 4] {
         max0 = max(max0, max(scores[comptime![4 * i]], scores[comptime![4 * i + 1]]));
         max1 = max(max1, max(scores[comptime![4 * i + 2]], scores[comptime![4 * i + 3]]));
     }
@@ -68,7 +68,7 @@ pub(crate) fn take_exponentials(scores: &mut Array<f32>, running: &mut Running, 
     let mut sum0 = running.sum0;
     let mut sum1 = running.sum1;
     #[unroll]
-    for i in 0..comptime![TILE / 2] {
+    for i in 0..held {
         if comptime![i % 4 < 2] {
             scores[i] = exp2_approx(scores[i] * scale - minus0);
             sum0 += scores[i];

@@ -7,23 +7,23 @@ use cubecl::prelude::*;
 use super::PassConfig;
 use super::column::{KEYS, column, origin};
 use super::memory::{
-    Memory, Operands, STAGES, buffer_of, fill_resident, fill_streamed, key_columns, key_rows, memory, operands,
-    panel_of_scores, query_columns, query_rows, slot_of, store_d_scores,
+    BUFFERS, Memory, Operands, STAGES, buffer_of, fill_resident, fill_streamed, key_columns, key_rows, memory,
+    operands, panel_of_scores, query_columns, query_rows, slot_of, store_d_scores,
 };
-use super::sums::{Sums, add_part, pass_lock, sum_of, turn_of};
+use super::sums::{Sums, add_parts, pass_part};
 use crate::attention::gpu::hopper::key_value_gradient::QueryData;
 use crate::attention::gpu::hopper::tile::{enqueue, left_operand, round_into, settle};
 use crate::attention::gpu::shared::Oct;
 use crate::attention::gpu::shared::arguments::{Call, Inputs, Lens};
 use crate::attention::gpu::shared::config::TILE;
-use crate::attention::gpu::shared::key_tile::{KeyTile, Streamed, advance, advanced, row_value};
+use crate::attention::gpu::shared::key_tile::{KeyTile, Streamed, advance, advanced};
 use crate::attention::gpu::shared::mask::{Corner, hide_queries};
-use crate::attention::gpu::shared::position::{Patch, key_column, place, value_column, warpgroup};
+use crate::attention::gpu::shared::position::{Patch, key_column, place, uniform, value_column, warpgroup};
 use crate::attention::gpu::shared::rows::store_rows;
 use crate::attention::gpu::shared::softmax::{exponentials, row_pairs, score_gradients};
 use crate::gpu::occupancy::cubes_at_once;
-use crate::gpu::ordered_sum::settle_reads;
 use crate::gpu::pipeline::await_turn;
+use crate::gpu::warpgroups::{keep_24_registers, take_240_registers};
 use crate::gpu::wgmma::{K_STEP, commit, fence, multiply_shared, pin, wait, zeros};
 
 /// Computes the gradients of keys and values, and adds the gradients of the queries to `sums`.
@@ -44,9 +44,124 @@ pub(super) fn one_pass_gradients<E: Float>(
     }
     sync_async_proxy_shared();
     sync_cube();
-    let (group, unit) = warpgroup(2usize);
-    let column = column(plane_broadcast(ticket[0], 0u32), group, call, cfg);
+    let (role, unit) = warpgroup(3usize);
+    let (role, ticket) = (uniform(role), uniform(ticket[0]));
+    if role == 2 {
+        keep_24_registers();
+        serve::<E>(&mut memory, inputs, data, call, sums, ticket, unit, cfg);
+    } else {
+        take_240_registers();
+        compute::<E>(&mut memory, call, d_key_value, ticket, role, unit, cfg);
+    }
+}
 
+/// What the warps of the third warpgroup do: one copies, and two add up.
+#[cube]
+fn serve<E: Float>(
+    memory: &mut Memory<E>,
+    inputs: &Inputs<E>,
+    data: &QueryData<E>,
+    call: &Call,
+    sums: &mut Sums,
+    ticket: u32,
+    unit: u32,
+    #[comptime] cfg: PassConfig,
+) {
+    let column = column(ticket, 0u32, call, cfg);
+    if unit == 0 {
+        copy::<E>(memory, inputs, data, &column, &call.lens, cfg);
+    } else if unit == 32 {
+        add_parts::<E>(memory, sums, &column, call, 0usize, cfg);
+    } else if unit == 64 {
+        add_parts::<E>(memory, sums, &column, call, 1usize, cfg);
+    } else if unit >= 96 {
+        load_values::<E>(memory, data, &column, unit - 96, call.lens.t, cfg);
+    }
+}
+
+/// Loads the log-sums and deltas of the queries of all turns. For one warp.
+#[cube]
+fn load_values<E: Float>(
+    memory: &mut Memory<E>,
+    data: &QueryData<E>,
+    column: &KeyTile,
+    lane: u32,
+    t: u32,
+    #[comptime] cfg: PassConfig,
+) {
+    let rows = comptime![cfg.rows()];
+    let head = column.group * comptime![(cfg.flash.n_heads / cfg.flash.n_kv_heads) as u32];
+    let first_row = (column.batch * comptime![cfg.flash.n_heads as u32] + head) * t;
+    let mut now = Streamed { head: 0u32.runtime(), tile: column.first };
+    let mut next = advanced(&now, column);
+    for nth in 0..column.blocks {
+        let mut log_sums = Array::<f32>::new(comptime![rows / 32]);
+        let mut deltas = Array::<f32>::new(comptime![rows / 32]);
+        #[unroll]
+        for i in 0..comptime![rows / 32] {
+            let row = now.tile * comptime![rows as u32] + lane + comptime![32 * i as u32];
+            let at = (first_row + now.head * t + min(row, t - 1)) as usize;
+            log_sums[i] = data.lse[at];
+            deltas[i] = data.delta[at];
+        }
+
+        let slot = await_turn(&memory.streamed.free, nth + comptime![STAGES as u32], STAGES);
+        #[unroll]
+        for i in 0..comptime![rows / 32] {
+            let at = slot * comptime![2 * rows as u32] + lane + comptime![32 * i as u32];
+            memory.row_values[at as usize] = log_sums[i];
+            memory.row_values[(at + comptime![rows as u32]) as usize] = deltas[i];
+        }
+        sync_plane();
+        if lane == 0 {
+            #[unroll]
+            for s in 0..STAGES {
+                if slot == comptime![s as u32] {
+                    memory.streamed.loaded.index(s).arrive();
+                }
+            }
+        }
+        sync_plane();
+        advance(&mut now, &mut next, column);
+    }
+}
+
+/// Requests the keys and values, and the queries and `d_out` of all turns. For one thread.
+#[cube]
+fn copy<E: Float>(
+    memory: &mut Memory<E>,
+    inputs: &Inputs<E>,
+    data: &QueryData<E>,
+    column: &KeyTile,
+    lens: &Lens,
+    #[comptime] cfg: PassConfig,
+) {
+    let mut now = Streamed { head: 0u32.runtime(), tile: column.first };
+    let mut next = advanced(&now, column);
+    if column.blocks > 0 {
+        fill_resident::<E>(memory, inputs, column, lens.s, cfg);
+    }
+    for nth in 0..column.blocks {
+        // A fresh slot is free, which counts as a phase.
+        await_turn(&memory.streamed.free, nth + comptime![STAGES as u32], STAGES);
+        let from = origin(column, &now, lens.t, cfg);
+        fill_streamed::<E>(memory, &inputs.query, &data.d_out, nth, &from, cfg);
+        advance(&mut now, &mut next, column);
+    }
+}
+
+/// Computes the gradients of the keys and values of warpgroup `group`, and its parts of dQ.
+#[cube]
+fn compute<E: Float>(
+    memory: &mut Memory<E>,
+    call: &Call,
+    d_key_value: &mut [Oct<E>],
+    ticket: u32,
+    group: u32,
+    unit: u32,
+    #[comptime] cfg: PassConfig,
+) {
+    let column = column(ticket, group, call, cfg);
     let mut gradients = Gradients::<E> {
         dk: zeros(comptime![cfg.flash.head_dim]),
         dv: zeros(comptime![cfg.flash.head_dim]),
@@ -54,7 +169,7 @@ pub(super) fn one_pass_gradients<E: Float>(
         d_scores: left_operand::<E>(comptime![cfg.rows()]),
     };
     if column.blocks > 0 {
-        accumulate::<E>(&mut gradients, &mut memory, inputs, data, call, sums, &column, cfg);
+        accumulate::<E>(&mut gradients, memory, call, &column, group, unit, cfg);
     }
 
     let (s, row0, columns) = (call.lens.s, column.k0, comptime![cfg.flash.key_value_columns()]);
@@ -81,119 +196,56 @@ struct Gradients<E: Float> {
 fn accumulate<E: Float>(
     gradients: &mut Gradients<E>,
     memory: &mut Memory<E>,
-    inputs: &Inputs<E>,
-    data: &QueryData<E>,
     call: &Call,
-    sums: &mut Sums,
     column: &KeyTile,
+    group: u32,
+    unit: u32,
     #[comptime] cfg: PassConfig,
 ) {
-    let values = comptime![2 * cfg.rows() as u32];
-    let t = call.lens.t;
-    let (group, unit) = warpgroup(2usize);
-    let head = column.group * comptime![(cfg.flash.n_heads / cfg.flash.n_kv_heads) as u32];
-    let first_row = (column.batch * comptime![cfg.flash.n_heads as u32] + head) * t;
     let mut now = Streamed { head: 0u32.runtime(), tile: column.first };
     let mut next = advanced(&now, column);
-    request_first::<E>(memory, inputs, data, column, &call.lens, cfg);
-    if UNIT_POS < values {
-        memory.row_values[UNIT_POS as usize] =
-            row_value(&data.lse, &data.delta, first_row, &now, t, comptime![cfg.rows()]);
-    }
-    sync_cube();
-
     let operands = operands::<E>(&*memory, group, cfg);
     memory.resident.index(0usize).wait_parity(0u32);
-    let mut sum_before = 0u32.runtime();
     for nth in 0..column.blocks {
-        let mut next_value = 0.0f32;
-        if nth + 1 < column.blocks {
-            next_value = row_value(&data.lse, &data.delta, first_row, &next, t, comptime![cfg.rows()]);
-        }
-        let values_at = nth % 2 * values + place(unit).column;
         let (mut scores, dp) = scores_and_dp::<E>(&*gradients, &*memory, &operands, nth, cfg);
+        let values_at = nth % comptime![STAGES as u32] * comptime![2 * cfg.rows() as u32] + place(unit).column;
         hide(&mut scores, now.tile, call, column, cfg);
         let p = add_to_dv::<E>(gradients, &scores, &*memory, &operands, values_at, nth, cfg);
-        add_to_dk::<E>(gradients, &p, &dp, memory, &operands, values_at, nth, cfg);
-        if UNIT_POS < values {
-            memory.row_values[((nth + 1) % 2 * values + UNIT_POS) as usize] = next_value;
-        }
-        if unit == 0 {
-            settle_reads();
-        }
-        sync_plane();
-        sync_async_proxy_shared();
-        sync_cube();
+        take_d_scores::<E>(gradients, &p, &dp, memory, values_at, nth, group, unit, cfg);
 
-        // No thread reads the slots of the turn before any more, nor the memory of its parts.
-        request_later::<E>(memory, inputs, data, column, &next, nth, t, cfg);
-        let sum = sum_of(column, &now, t, group, cfg);
-        let mut added = 0u32.runtime();
-        if unit == 0 {
-            added = sums.locks[(1 + sum) as usize].load();
-        }
-        let part = part_of_dq::<E>(&*gradients, &operands, nth, cfg);
-        if unit == 0 && nth > 0 {
-            pass_lock(&*sums, sum_before);
-        }
-        sync_plane();
-        wait(0usize);
+        let right = operands.query_columns + slot_of(nth, cfg);
+        enqueue::<E>(&mut gradients.dk, &gradients.d_scores, right, comptime![query_columns(cfg)]);
+        // The part of the turn before, of which there is none at first: its sum is not passed on.
+        settle::<E>(&gradients.dv, &gradients.probabilities, 1usize);
+        let part = part_of_dq::<E>(&operands, nth + comptime![BUFFERS as u32 - 1], cfg);
+        settle::<E>(&gradients.dk, &gradients.d_scores, 0usize);
         pin(&part);
-        let mut turn = 0u32.runtime();
-        if unit == 0 {
-            turn = turn_of(now.tile, column, call, cfg);
+        free_slot::<E>(&*memory, nth);
+        if nth > 0 {
+            pass_part::<E>(&part, memory, nth - 1, group, unit, cfg);
         }
-        add_part::<E>(&part, memory, sums, sum, turn, added, cfg);
-        sum_before = sum;
         advance(&mut now, &mut next, column);
     }
 
+    let last = column.blocks - 1;
+    await_turn(&memory.scores_of.loaded, last, BUFFERS);
+    let part = part_of_dq::<E>(&operands, last, cfg);
     settle::<E>(&gradients.dk, &gradients.d_scores, 0usize);
     settle::<E>(&gradients.dv, &gradients.probabilities, 0usize);
-    if unit == 0 {
-        pass_lock(&*sums, sum_before);
-    }
-    sync_plane();
+    pin(&part);
+    pass_part::<E>(&part, memory, last, group, unit, cfg);
 }
 
-/// Requests the keys and values, and the queries and `d_out` of the first two turns.
+/// Frees the slot of turn `nth`: this warp does not read it any more.
 #[cube]
-fn request_first<E: Float>(
-    memory: &mut Memory<E>,
-    inputs: &Inputs<E>,
-    data: &QueryData<E>,
-    column: &KeyTile,
-    lens: &Lens,
-    #[comptime] cfg: PassConfig,
-) {
-    let t = lens.t;
-    if UNIT_POS == 0 {
-        let first = Streamed { head: 0u32.runtime(), tile: column.first };
-        fill_resident::<E>(memory, inputs, column, lens.s, cfg);
-        fill_streamed::<E>(memory, &inputs.query, &data.d_out, 0u32, &origin(column, &first, t, cfg), cfg);
-        if column.blocks > 1 {
-            let at = origin(column, &advanced(&first, column), t, cfg);
-            fill_streamed::<E>(memory, &inputs.query, &data.d_out, 1u32, &at, cfg);
+fn free_slot<E: Float>(memory: &Memory<E>, nth: u32) {
+    if UNIT_POS_PLANE == 0 {
+        #[unroll]
+        for slot in 0..STAGES {
+            if nth % comptime![STAGES as u32] == comptime![slot as u32] {
+                memory.streamed.free.index(slot).arrive();
+            }
         }
-    }
-    sync_plane();
-}
-
-/// Requests the queries and `d_out` of the turn after `next`, which is turn `nth + 1`, if there is one.
-#[cube]
-fn request_later<E: Float>(
-    memory: &mut Memory<E>,
-    inputs: &Inputs<E>,
-    data: &QueryData<E>,
-    column: &KeyTile,
-    next: &Streamed,
-    nth: u32,
-    t: u32,
-    #[comptime] cfg: PassConfig,
-) {
-    if UNIT_POS == 0 && nth + 2 < column.blocks {
-        let at = origin(column, &advanced(next, column), t, cfg);
-        fill_streamed::<E>(memory, &inputs.query, &data.d_out, nth + 2, &at, cfg);
     }
     sync_plane();
 }
@@ -210,7 +262,7 @@ fn scores_and_dp<E: Float>(
     let slot = slot_of(nth, cfg);
     let mut scores = zeros(comptime![cfg.rows()]);
     let mut dp = zeros(comptime![cfg.rows()]);
-    await_turn(&memory.loaded, nth, STAGES);
+    await_turn(&memory.streamed.loaded, nth, STAGES);
     pin(&scores);
     pin(&dp);
     fence();
@@ -240,16 +292,17 @@ fn add_to_dv<E: Float>(
     p
 }
 
-/// Waits for `dp`, enqueues what the queries of turn `nth` add to dK, and stores the gradients of the scores.
+/// Waits for `dp`, and stores the gradients of the scores of turn `nth`, which both warpgroups read.
 #[cube]
-fn add_to_dk<E: Float>(
+fn take_d_scores<E: Float>(
     gradients: &mut Gradients<E>,
     p: &Array<f32>,
     dp: &Array<f32>,
     memory: &mut Memory<E>,
-    operands: &Operands,
     values_at: u32,
     nth: u32,
+    group: u32,
+    unit: u32,
     #[comptime] cfg: PassConfig,
 ) {
     // Not for dV.
@@ -258,22 +311,28 @@ fn add_to_dk<E: Float>(
     let deltas = row_pairs(&memory.row_values, values_at + comptime![cfg.rows() as u32], comptime![cfg.rows()]);
     let d_scores = score_gradients(p, dp, &deltas, comptime![cfg.flash.scale()].runtime());
     round_into::<E>(&d_scores, &mut gradients.d_scores);
-    let right = operands.query_columns + slot_of(nth, cfg);
-    enqueue::<E>(&mut gradients.dk, &gradients.d_scores, right, comptime![query_columns(cfg)]);
-    let (group, unit) = warpgroup(2usize);
-    store_d_scores::<E>(&gradients.d_scores, &mut memory.d_scores, nth % 2, group, unit, cfg);
+    // Once the other warpgroup has stored those of the turn before, it reads the buffer of this turn no more.
+    if nth > 0 {
+        await_turn(&memory.scores_of.loaded, nth - 1, BUFFERS);
+    }
+    let buffer = nth % comptime![BUFFERS as u32];
+    store_d_scores::<E>(&gradients.d_scores, &mut memory.d_scores, buffer, group, unit, cfg);
+    sync_async_proxy_shared();
+    sync_plane();
+    if UNIT_POS_PLANE == 0 {
+        #[unroll]
+        for b in 0..BUFFERS {
+            if buffer == comptime![b as u32] {
+                memory.scores_of.loaded.index(b).arrive();
+            }
+        }
+    }
+    sync_plane();
 }
 
 /// Returns the warpgroup's part of dQ of turn `nth`, whose product is still in flight.
 #[cube]
-fn part_of_dq<E: Float>(
-    gradients: &Gradients<E>,
-    operands: &Operands,
-    nth: u32,
-    #[comptime] cfg: PassConfig,
-) -> Array<f32> {
-    // Not for dK.
-    settle::<E>(&gradients.dv, &gradients.probabilities, 1usize);
+fn part_of_dq<E: Float>(operands: &Operands, nth: u32, #[comptime] cfg: PassConfig) -> Array<f32> {
     let mut part = zeros(comptime![cfg.part_columns()]);
     pin(&part);
     fence();

@@ -6,30 +6,27 @@ use cubecl::prelude::*;
 
 use super::PassConfig;
 use super::column::{KEYS, turns_of_a_head};
-use super::gradients::one_pass_gradients;
-use super::memory::PANEL;
+use super::gradients::one_pass_gradients::OnePassGradients;
 use super::rows::{one_pass_deltas, one_pass_query_gradient};
-use super::sums::SumsLaunch;
-use crate::attention::gpu::hopper::key_value_gradient::QueryDataLaunch;
-use crate::attention::gpu::shared::arguments::{CallLaunch, InputsLaunch};
-use crate::attention::gpu::shared::call::{Call, Forward, buffer, vectors};
+use super::sums::SumsCompilationArg;
+use crate::attention::gpu::hopper::key_value_gradient::QueryDataCompilationArg;
+use crate::attention::gpu::shared::arguments::InputsCompilationArg;
+use crate::attention::gpu::shared::call::{Call, Forward, Places, buffer, vectors};
 use crate::attention::gpu::shared::config::{FlashConfig, TILE, UNITS};
+use crate::attention::gpu::shared::program;
+use crate::device_queue::programs::Arguments;
 use crate::gpu::hardware::multiprocessors;
 use crate::gpu::memory::empty;
-use crate::gpu::tensor_map::tensor_map;
+use crate::gpu::programs::{add_buffer, add_matrix};
 
 /// How many times as long as the longest block all blocks of a multiprocessor take: the last one may find all others idle. See
 /// `benches/results/2026-11-29-h200-attention-backward.md`.
 const BLOCKS_LONG: usize = 6;
 
 /// Returns the turns of a block in the mean from which the pass is faster than two kernels, see
-/// `benches/results/2026-11-29-h200-attention-backward.md`. Heads of 64 that see all keys are never faster.
-fn turns_that_pay(cfg: &FlashConfig) -> Option<usize> {
-    match (cfg.head_dim, cfg.causal) {
-        (64, true) => Some(24),
-        (128, _) => Some(16),
-        _ => None,
-    }
+/// `benches/results/2026-11-30-h200-attention-programs.md`.
+fn turns_that_pay(head_dim: usize) -> usize {
+    if head_dim == 64 { 12 } else { 8 }
 }
 
 /// Whether the pass computes the gradients of this call, and is faster than two kernels.
@@ -38,14 +35,14 @@ pub(in crate::attention::gpu::hopper) fn serves(call: &Call) -> bool {
     let FlashConfig { head_dim, dropout, relative, softcap, n_heads, n_kv_heads, .. } = cfg.flash;
     let computes = matches!(head_dim, 64 | 128) && !dropout && !relative && softcap.is_none();
     #[cfg(test)]
-    if let Some(wanted) = crate::attention::tests::one_pass::wanted() {
+    if let Some(wanted) = crate::attention::tests::long_rows::wanted() {
         return computes && wanted;
     }
     let (longest, all) = turns_of_a_head(&cfg, call.lens);
     let columns = call.lens[1].div_ceil(KEYS);
     let each = multiprocessors(&call.query.client) as usize;
     computes
-        && turns_that_pay(&cfg.flash).is_some_and(|least| all >= least * columns)
+        && all >= turns_that_pay(head_dim) * columns
         && all * call.spec.batch_size * n_heads >= BLOCKS_LONG * longest * (n_heads / n_kv_heads) * each
 }
 
@@ -56,11 +53,11 @@ pub(in crate::attention::gpu::hopper) fn launch<E: Float + CubeElement>(
     d_query: &CubeTensor,
     d_key_value: &CubeTensor,
 ) {
-    let Call { spec, config, lens: [t, s], .. } = call;
+    let Call { spec, config, lens: [t, _], .. } = call;
     let config = PassConfig { flash: *config };
     let rows = config.rows();
     let heads = spec.batch_size * spec.n_heads;
-    let (query_tiles, columns) = (heads * t.div_ceil(rows), spec.batch_size * spec.n_kv_heads * s.div_ceil(KEYS));
+    let query_tiles = heads * t.div_ceil(rows);
     let n_locks = 1 + 2 * query_tiles;
     let delta = empty(&forward.lse, [heads * t], DType::F32);
     let locks = empty(&forward.lse, [n_locks], DType::U32);
@@ -68,17 +65,9 @@ pub(in crate::attention::gpu::hopper) fn launch<E: Float + CubeElement>(
     let client = &forward.out.client;
     let cubes = |n: usize| CubeCount::Static(n as u32, 1, 1);
 
-    let inputs = InputsLaunch::new(tensor_map(&call.query, rows, PANEL), tensor_map(&call.key_value, KEYS, PANEL));
-    let data = QueryDataLaunch::new(
-        tensor_map(&forward.d_out, rows, PANEL),
-        forward.lse.clone().into_buffer_arg(),
-        delta.clone().into_buffer_arg(),
-    );
-    let arguments = CallLaunch::new(call.masks(), heads as u32, call.lens(), call.dropout(), 1, 0);
     let quads = || buffer(&sums, 2 * query_tiles * config.part_quads());
 
-    // SAFETY: TMA clips to the matrices, and everything else is guarded by T and S. The locks are cleared before they are read, and
-    // the sums that are read have been written.
+    // SAFETY: queries are guarded by T, and locks by their number.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
     unsafe {
         one_pass_deltas::launch_unchecked::<E>(
@@ -89,21 +78,16 @@ pub(in crate::attention::gpu::hopper) fn launch<E: Float + CubeElement>(
             vectors(&forward.d_out),
             *t as u32,
             n_locks as u32,
-            delta.into_buffer_arg(),
+            delta.clone().into_buffer_arg(),
             locks.clone().into_buffer_arg(),
             config,
         );
-        one_pass_gradients::launch_unchecked::<E>(
-            client,
-            cubes(columns),
-            CubeDim::new_1d(2 * UNITS),
-            inputs,
-            data,
-            arguments,
-            SumsLaunch::new(quads(), locks.clone().into_buffer_arg()),
-            vectors(d_key_value),
-            config,
-        );
+    }
+    add_up::<E>(call, &config, forward, [&delta, &sums, &locks], d_key_value);
+
+    // SAFETY: queries are guarded by T, and the sums that are read have been written.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
         one_pass_query_gradient::launch_unchecked::<E>(
             client,
             cubes(query_tiles),
@@ -114,5 +98,48 @@ pub(in crate::attention::gpu::hopper) fn launch<E: Float + CubeElement>(
             vectors(d_query),
             config,
         );
+    }
+}
+
+/// Computes the gradients of keys and values, and adds those of the queries to the cleared `sums`.
+fn add_up<E: Float + CubeElement>(
+    call: &Call,
+    config: &PassConfig,
+    forward: &Forward,
+    [delta, sums, locks]: [&CubeTensor; 3],
+    d_key_value: &CubeTensor,
+) {
+    let Call { spec, lens: [_, s], .. } = call;
+    let blocks = spec.batch_size * spec.n_kv_heads * s.div_ceil(KEYS);
+    let heads = (spec.batch_size * spec.n_heads) as u32;
+    let rows = config.rows();
+    let len = |tensor: &CubeTensor| tensor.meta.shape().num_elements();
+
+    let mut arguments = Arguments::default();
+    add_matrix(&mut arguments, &call.query, rows);
+    add_matrix(&mut arguments, &call.key_value, KEYS);
+    add_matrix(&mut arguments, &forward.d_out, rows);
+    add_buffer(&mut arguments, &forward.lse, len(&forward.lse));
+    add_buffer(&mut arguments, delta, len(delta));
+    program::add_call(&mut arguments, call, Places { heads, heads_at_once: 1, tile_bits: 0 });
+    add_buffer(&mut arguments, sums, len(sums) / 4);
+    add_buffer(&mut arguments, locks, len(locks));
+    add_buffer(&mut arguments, d_key_value, len(d_key_value) / 8);
+
+    let (settings, properties, target) = program::settings(&d_key_value.client, 3 * UNITS);
+    let inputs = InputsCompilationArg { query: (), key_value: () };
+    let buffer = program::buffer;
+    let data = QueryDataCompilationArg { d_out: (), lse: buffer(), delta: buffer() };
+    let sums_of = SumsCompilationArg { numbers: buffer(), locks: buffer() };
+    let (of_call, config) = (program::call(), *config);
+    #[rustfmt::skip]
+    let kernel = OnePassGradients::<E>::new(
+        settings, properties, target, inputs, data, of_call, sums_of, buffer(), config,
+    );
+    let written = [d_key_value, sums, locks].map(|tensor| tensor.handle.clone().binding());
+    // SAFETY: TMA clips to the matrices, and everything else is guarded by T and S. The locks have been cleared.
+    #[expect(unsafe_code, reason = "launching without bounds checks")]
+    unsafe {
+        arguments.launch(d_key_value.device.to_id(), kernel, (blocks as u32, 1, 1), written.to_vec());
     }
 }

@@ -13,14 +13,17 @@ use crate::attention::gpu::shared::config::{TILE, UNITS};
 use crate::attention::gpu::shared::key_tile::KeyTile;
 use crate::attention::gpu::shared::position::{key_column, value_column};
 use crate::attention::gpu::shared::{Oct, Pair};
-use crate::gpu::pipeline::loaded_barriers;
+use crate::gpu::pipeline::{Pipeline, loaded_barriers, pipeline};
 use crate::gpu::wgmma::describe;
 
 /// Four numbers of a sum, which a thread moves at once.
 pub(super) type Quad = Vector<f32, Const<4>>;
 
-/// Slots of queries and of `d_out`: as many as fit. `benches/results/2026-11-29-h200-attention-backward.md` has no other number.
-pub(super) const STAGES: usize = 3;
+/// Slots of queries and of `d_out`: as many as fit, next to [`BUFFERS`].
+pub(super) const STAGES: usize = 2;
+/// Buffers of the gradients of scores. A warpgroup stores those of a turn once the other one has stored those of the turn before: it then has
+/// read those of three turns before.
+pub(super) const BUFFERS: usize = 3;
 /// Columns of a TMA box and of a panel of shared memory: a line of 128 bytes.
 pub(super) const PANEL: usize = 64;
 /// The tiles of a block.
@@ -31,16 +34,20 @@ pub(super) struct Memory<E: Float> {
     /// [`STAGES`] slots.
     pub(super) queries: Shared<[E]>,
     pub(super) d_out: Shared<[E]>,
-    /// The gradients of the scores of this turn and of the one before, keys by queries, in panels of 64 queries.
+    /// [`BUFFERS`] of gradients of scores, keys by queries, in panels of 64 queries.
     pub(super) d_scores: Shared<[Oct<E>]>,
     /// A part of dQ of each warpgroup, in the order of its registers.
     pub(super) parts: Shared<[Quad]>,
-    /// Log-sums and deltas of the queries of two turns.
+    /// Log-sums and deltas of the queries in each slot.
     pub(super) row_values: Shared<[f32]>,
     /// Keys and values are there.
     pub(super) resident: Sequence<Shared<Barrier>>,
-    /// Per slot: queries and `d_out` are there.
-    pub(super) loaded: Sequence<Shared<Barrier>>,
+    /// Per slot: queries and `d_out` are there, and have been read.
+    pub(super) streamed: Pipeline,
+    /// Per buffer: the gradients of scores are there.
+    pub(super) scores_of: Pipeline,
+    /// Per warpgroup: its part of dQ is there, and has been read.
+    pub(super) parts_of: Pipeline,
 }
 
 /// Allocates the memory of a block. The caller fences and synchronizes before it fills it.
@@ -52,15 +59,17 @@ pub(super) fn memory<E: Float>(#[comptime] cfg: PassConfig) -> Memory<E> {
         values: Shared::<[E]>::new_aligned_slice(comptime![KEYS * cfg.flash.head_dim], 1024usize),
         queries: Shared::<[E]>::new_aligned_slice(comptime![STAGES * rows * cfg.flash.head_dim], 1024usize),
         d_out: Shared::<[E]>::new_aligned_slice(comptime![STAGES * rows * cfg.flash.head_dim], 1024usize),
-        d_scores: Shared::<[Oct<E>]>::new_aligned_slice(comptime![2 * KEYS * rows / 8], 1024usize),
+        d_scores: Shared::<[Oct<E>]>::new_aligned_slice(comptime![BUFFERS * KEYS * rows / 8], 1024usize),
         parts: Shared::<[Quad]>::new_aligned_slice(comptime![2 * cfg.part_quads()], 1024usize),
-        row_values: Shared::<[f32]>::new_slice(comptime![2 * 2 * rows]),
+        row_values: Shared::<[f32]>::new_slice(comptime![STAGES * 2 * rows]),
         resident: loaded_barriers(1usize),
-        loaded: loaded_barriers(STAGES),
+        streamed: pipeline(STAGES, 2u32, 8u32),
+        scores_of: pipeline(BUFFERS, 8u32, 1u32),
+        parts_of: pipeline(2usize, 4u32, 1u32),
     }
 }
 
-/// Requests the keys and values of a block. For thread 0 only.
+/// Requests the keys and values of a block. For one thread.
 #[cube]
 pub(super) fn fill_resident<E: Float>(
     memory: &mut Memory<E>,
@@ -83,7 +92,7 @@ pub(super) fn fill_resident<E: Float>(
     }
 }
 
-/// Requests the queries and `d_out` that begin at `from` in their matrices for the slot of turn `turn`. For thread 0 only.
+/// Requests the queries and `d_out` that begin at `from` in their matrices for the slot of turn `turn`. For one thread.
 #[cube]
 pub(super) fn fill_streamed<E: Float>(
     memory: &mut Memory<E>,
@@ -97,7 +106,7 @@ pub(super) fn fill_streamed<E: Float>(
     #[unroll]
     for slot in 0..STAGES {
         if turn % comptime![STAGES as u32] == comptime![slot as u32] {
-            let barrier = memory.loaded.index(slot);
+            let barrier = memory.streamed.loaded.index(slot);
             barrier.arrive_and_expect_tx(1, comptime![(2 * 2 * rows * cfg.flash.head_dim) as u32]);
             #[unroll]
             for panel in 0..comptime![cfg.flash.head_dim / PANEL] {
@@ -243,7 +252,7 @@ pub(super) fn slot_of(turn: u32, #[comptime] cfg: PassConfig) -> u32 {
 /// Returns what the buffer of turn `turn` adds to the descriptor of the gradients of scores.
 #[cube]
 pub(super) fn buffer_of(turn: u32, #[comptime] cfg: PassConfig) -> u32 {
-    turn % 2 * comptime![(KEYS * cfg.rows() * 2 / 16) as u32]
+    turn % comptime![BUFFERS as u32] * comptime![(KEYS * cfg.rows() * 2 / 16) as u32]
 }
 
 /// A panel of the gradients of scores, which a product sums over the keys of.

@@ -1,15 +1,21 @@
 //! Backward of long rows in one pass: five products for each pair of tiles, where two kernels compute seven.
 //!
-//! A block owns 128 keys of a head, and its two warpgroups 64 of them each. Queries and `d_out` are streamed past them. What a tile
+//! A block owns 128 keys of a head, and two of its warpgroups 64 of them each. Queries and `d_out` are streamed past them. What a tile
 //! of queries gets from the keys leaves the block at once: TMA adds it to sums in memory, whose locks fix the order of the blocks.
 //!
 //! ```text
-//!   thread 0       queries, d_out n + 2  --TMA-->  slots
-//!   tensor cores   scores = K Q^T    dP = V d_out^T  |  dV += P^T d_out  |  dK += dS^T Q    part of dQ = dS K
-//!   threads                          P = exp(scores) |  dS(P, dP)  -->  shared memory (both warpgroups)
-//!   thread 0 of    part n - 1 is added: pass its lock     wait for the lock of part n  --TMA adds-->  sums
-//!   a warpgroup
+//!   warpgroups 0, 1
+//!     tensor cores  scores n = K Q^T    dP = V d_out^T |  dV += P^T d_out |  dK += dS^T Q    part n - 1 of dQ = dS K
+//!     threads                           P = exp(scores) |  dS(P, dP)  -->  shared memory      part n - 1  -->  shared memory
+//!   warpgroup 2
+//!     warp 0        queries, d_out n + 1  --TMA-->  slots
+//!     warps 1, 2    part n - 2 of a warpgroup: wait for its lock  --TMA adds-->  sums, pass the lock
+//!     warp 3        log-sums, deltas n + 1  -->  slots
 //! ```
+//!
+//! A part of dQ needs the `dS` of both warpgroups, and is computed a turn later. So neither waits for the other, unless it is a whole turn
+//! ahead, and one computes exponentials while the other multiplies. The third warpgroup leaves its registers to them, so the kernel is a
+//! [program](crate::device_queue::programs).
 //!
 //! Later keys of a head go first, and the parts of a tile of queries are added from its last keys to its first. Under causality a
 //! block then meets each tile of queries a turn after the block before it, and seldom waits: this is the order SPT of FlashAttention-3.

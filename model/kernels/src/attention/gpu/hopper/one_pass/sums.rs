@@ -6,9 +6,10 @@ use super::PassConfig;
 use super::column::KEYS;
 use super::memory::{Memory, Quad, store_part};
 use crate::attention::gpu::shared::arguments::Call;
-use crate::attention::gpu::shared::key_tile::{KeyTile, Streamed};
-use crate::attention::gpu::shared::position::{tiles_of, warpgroup};
-use crate::gpu::ordered_sum::{add_bulk, await_turn, commit, pass_turn, settle, store_bulk, sync_warpgroup};
+use crate::attention::gpu::shared::key_tile::{KeyTile, Streamed, advance, advanced};
+use crate::attention::gpu::shared::position::tiles_of;
+use crate::gpu::ordered_sum::{add_bulk, await_turn, commit, pass_turn, settle, settle_reads, store_bulk};
+use crate::gpu::pipeline;
 
 /// The sums of dQ in f32. A tile of queries of a head has one for each warpgroup, in the order of its registers.
 #[derive(CubeType, CubeLaunch)]
@@ -37,32 +38,53 @@ pub(super) fn turn_of(tile: u32, column: &KeyTile, call: &Call, #[comptime] cfg:
     last_key / comptime![KEYS as u32] - column.nth
 }
 
-/// Adds a warpgroup's part to sum `sum` once it is the block's turn, which may be known already from `added`, a count of parts. The
-/// move is still in flight when this returns.
+/// Passes the part of warpgroup `group` of turn `nth` to the warp that adds it.
 #[cube]
-pub(super) fn add_part<E: Float>(
+pub(super) fn pass_part<E: Float>(
     part: &Array<f32>,
     memory: &mut Memory<E>,
-    sums: &mut Sums,
-    sum: u32,
-    turn: u32,
-    added: u32,
+    nth: u32,
+    group: u32,
+    unit: u32,
     #[comptime] cfg: PassConfig,
 ) {
-    let (group, unit) = warpgroup(2usize);
+    // A fresh memory is free, which counts as a phase.
+    pipeline::await_turn(&memory.parts_of.free, 2 * (nth + 1) + group, 2usize);
     store_part(part, &mut memory.parts, group, unit, cfg);
     sync_async_proxy_shared();
-    sync_warpgroup(1 + group);
-
-    if unit == 0 {
-        let quads = comptime![cfg.part_quads()];
-        let lock = (1 + sum) as usize;
-        let from = group as usize * quads;
-        let to = sum as usize * quads;
-        if added != turn {
-            await_turn(&sums.locks[lock..lock + 1], turn);
+    sync_plane();
+    if UNIT_POS_PLANE == 0 {
+        #[unroll]
+        for g in 0..2usize {
+            if group == comptime![g as u32] {
+                memory.parts_of.loaded.index(g).arrive();
+            }
         }
+    }
+    sync_plane();
+}
 
+/// Adds the parts of warpgroup `group` to their sums, each once it is the block's turn. For one thread.
+#[cube]
+pub(super) fn add_parts<E: Float>(
+    memory: &mut Memory<E>,
+    sums: &mut Sums,
+    column: &KeyTile,
+    call: &Call,
+    #[comptime] group: usize,
+    #[comptime] cfg: PassConfig,
+) {
+    let quads = comptime![cfg.part_quads()];
+    let from = comptime![group * cfg.part_quads()];
+    let mut now = Streamed { head: 0u32.runtime(), tile: column.first };
+    let mut next = advanced(&now, column);
+    for nth in 0..column.blocks {
+        let sum = sum_of(column, &now, call.lens.t, comptime![group as u32].runtime(), cfg);
+        let turn = turn_of(now.tile, column, call, cfg);
+        let lock = (1 + sum) as usize;
+        let to = sum as usize * quads;
+        memory.parts_of.loaded.index(group).wait_parity(nth % 2);
+        await_turn(&sums.locks[lock..lock + 1], turn);
         if turn == 0 {
             store_bulk(
                 &memory.parts[from..from + quads],
@@ -77,14 +99,10 @@ pub(super) fn add_part<E: Float>(
             );
         }
         commit();
+        settle_reads();
+        memory.parts_of.free.index(group).arrive();
+        settle();
+        pass_turn(&sums.locks[lock..lock + 1]);
+        advance(&mut now, &mut next, column);
     }
-    sync_plane();
-}
-
-/// Waits until this thread's last part has been added to sum `sum`, and passes its lock on.
-#[cube]
-pub(super) fn pass_lock(sums: &Sums, sum: u32) {
-    settle();
-    let lock = (1 + sum) as usize;
-    pass_turn(&sums.locks[lock..lock + 1]);
 }

@@ -27,7 +27,7 @@ pub(in crate::attention::gpu::hopper) fn kernels<E: Float>(case: &str, flash: Fl
         launch, properties, target, buffer(), buffer(), (), buffer(), cfg,
     );
 
-    let (launch, properties, target) = settings(2 * UNITS);
+    let (launch, properties, target) = settings(3 * UNITS);
     let inputs = InputsCompilationArg { query: (), key_value: () };
     let data = QueryDataCompilationArg { d_out: (), lse: buffer(), delta: buffer() };
     let sums = SumsCompilationArg { numbers: buffer(), locks: buffer() };
