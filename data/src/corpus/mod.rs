@@ -23,6 +23,7 @@ mod matrix;
 mod merged;
 mod ordered;
 mod origins;
+mod pages;
 mod pairs;
 mod path;
 mod plain_forms;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::jq::{fed, kept_apart, piped};
+use super::jq::{kept_apart, piped};
 use crate::formats::{LineReader, ending};
 
 /// Lines that show what a file is.
@@ -194,7 +194,7 @@ impl PlainForm {
         matches!(self, Self::Pgn | Self::Mbox | Self::Divided(_))
     }
 
-    /// Returns the command that makes pairs of two files of subtitles; `None` for other text.
+    /// Says what two files of subtitles are, with the command that makes pairs of them; `None` for other text.
     pub(super) fn pairs([source, target]: [&Path; 2]) -> Option<String> {
         let are_subtitles = [source, target].iter().all(|path| form_of(path) == Some(Self::Subtitles));
         let is_packed = [source, target].iter().any(|path| ["gz", "zst", "xz"].contains(&ending(path).as_str()));
@@ -202,10 +202,13 @@ impl PlainForm {
         let said = format!(
             "to join subtitles that are shown at the same time: python3 -c '{JOIN}' {words} > rows.jsonl\nand train on rows.jsonl"
         );
-        are_subtitles.then(|| match is_packed {
+        let command = match is_packed {
             true => "unpack them, and name the unpacked files to get the command that joins them".to_owned(),
             false => kept_apart(source, &kept_apart(target, &said)),
-        })
+        };
+        let found =
+            "they are subtitles, whose lines are numbers and times, too, and whose breaks differ between languages";
+        are_subtitles.then(|| format!("{found}\n{command}"))
     }
 }
 
@@ -220,22 +223,6 @@ fn divided(path: &Path, divider: &str) -> String {
         piped(path, &program)
     );
     kept_apart(path, &said)
-}
-
-/// Says how the text of a page with tags is taken out. Its paragraphs are divided by blank lines.
-pub(super) fn text_of_page(page: &Path) -> String {
-    let script = concat!(
-        r#"import html, re; text = open(0, encoding="utf-8").read(); "#,
-        r#"text = re.sub(r"(?is)<(script|style)\b.*?</\1>|<!--.*?-->", " ", text); "#,
-        r#"text = re.sub(r"(?i)</(p|div|h[1-6]|li|tr|text|title|page|doc)>|<br */?>", "\n\n", text); "#,
-        r#"lines = html.unescape(re.sub(r"<[^>]*>", " ", text)).splitlines(); "#,
-        r#"print(re.sub(r"\n{3,}", "\n\n", "\n".join(" ".join(line.split()) for line in lines)).strip())"#,
-    );
-    let said = format!(
-        "tags included; to learn from their text: {} > plain.txt, and read plain.txt in the place of the page",
-        fed(page, &format!("python3 -c '{script}'"))
-    );
-    kept_apart(page, &said)
 }
 
 #[cfg(test)]
@@ -335,22 +322,6 @@ mod tests {
             std::fs::write(&file, text).expect("writable");
             assert_eq!(form_of(&file), None, "{text}");
         }
-    }
-
-    #[test]
-    fn the_text_of_a_page_has_no_tags() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let page = folder.path().join("it's.xml");
-        let text = "<page><title>Rome</title><style>p {}</style><text>A &amp; b\n<b>c</b>.</text></page><!-- x -->\n<p>Last</p>\n";
-        std::fs::write(&page, text).expect("writable");
-        let said = text_of_page(&page);
-        let (_, command) = said.split_once("their text: ").expect("a command");
-        let (command, _) = command.split_once(" > plain.txt").expect("a command");
-        let Ok(ran) = Command::new("sh").args(["-c", command]).output() else { return };
-        if ran.status.code() == Some(127) {
-            return;
-        }
-        assert_eq!(String::from_utf8_lossy(&ran.stdout), "Rome\n\nA & b\nc .\n\nLast\n", "{ran:?}");
     }
 
     #[test]
