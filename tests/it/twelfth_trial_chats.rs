@@ -134,16 +134,6 @@ fn files_of_markup_become_rows() {
     let made = shown_rows(&place, PAIRS, &[]);
     assert!(made.contains("& more") && !made.contains("<seg"), "{made}");
 
-    let post = |n: usize| format!("<row Id=\"{n}\" Body=\"&lt;p&gt;It is a long text {n}.&lt;/p&gt;&#xA;\" />\n");
-    let posts = format!("<?xml version=\"1.0\"?>\n<posts>\n{}</posts>\n", (0..60).map(post).collect::<String>());
-    place.write("Posts.xml", &posts);
-    place.write("Dev.xml", &posts);
-    let said = shown(dry(&place, LM, &["data.train=Posts.xml", "data.valid=Dev.xml", "data.text.format=lines"]));
-    let command = between(&said, "python3 ", "> plain.txt").to_owned() + "> plain.txt";
-    let Some(_) = ran(&place, &command) else { return };
-    let made = place.read("plain.txt");
-    assert!(made.starts_with("It is a long text 0.\n\nIt is a long text 1.\n\n") && !made.contains('<'), "{made}");
-
     let page = |n: usize| format!("<tr><td>text {n} of it</td><td>testo {n} di</td></tr>\n");
     let rows = (0..40).map(page).collect::<String>();
     place.write("export.csv", format!("<table><tr><th>en</th><th>it</th></tr>\n{rows}</table>\n"));

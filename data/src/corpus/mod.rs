@@ -23,7 +23,6 @@ mod matrix;
 mod merged;
 mod ordered;
 mod origins;
-mod pages;
 mod pairs;
 mod path;
 mod plain_forms;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::jq::{kept_apart, piped};
+use super::jq::{fed, kept_apart, piped};
 use crate::formats::{LineReader, ending};
 
 /// Lines that show what a file is.
@@ -225,6 +225,22 @@ fn divided(path: &Path, divider: &str) -> String {
     kept_apart(path, &said)
 }
 
+/// Says how the text of a page with tags is taken out. Its paragraphs are divided by blank lines.
+pub(super) fn text_of_page(page: &Path) -> String {
+    let script = concat!(
+        r#"import html, re; text = open(0, encoding="utf-8").read(); "#,
+        r#"text = re.sub(r"(?is)<(script|style)\b.*?</\1>|<!--.*?-->", " ", text); "#,
+        r#"text = re.sub(r"(?i)</(p|div|h[1-6]|li|tr|text|title|page|doc)>|<br */?>", "\n\n", text); "#,
+        r#"lines = html.unescape(re.sub(r"<[^>]*>", " ", text)).splitlines(); "#,
+        r#"print(re.sub(r"\n{3,}", "\n\n", "\n".join(" ".join(line.split()) for line in lines)).strip())"#,
+    );
+    let said = format!(
+        "tags included; to learn from their text: {} > plain.txt, and read plain.txt in the place of the page",
+        fed(page, &format!("python3 -c '{script}'"))
+    );
+    kept_apart(page, &said)
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -322,6 +338,22 @@ mod tests {
             std::fs::write(&file, text).expect("writable");
             assert_eq!(form_of(&file), None, "{text}");
         }
+    }
+
+    #[test]
+    fn the_text_of_a_page_has_no_tags() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let page = folder.path().join("it's.xml");
+        let text = "<page><title>Rome</title><style>p {}</style><text>A &amp; b\n<b>c</b>.</text></page><!-- x -->\n<p>Last</p>\n";
+        std::fs::write(&page, text).expect("writable");
+        let said = text_of_page(&page);
+        let (_, command) = said.split_once("their text: ").expect("a command");
+        let (command, _) = command.split_once(" > plain.txt").expect("a command");
+        let Ok(ran) = Command::new("sh").args(["-c", command]).output() else { return };
+        if ran.status.code() == Some(127) {
+            return;
+        }
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "Rome\n\nA & b\nc .\n\nLast\n", "{ran:?}");
     }
 
     #[test]

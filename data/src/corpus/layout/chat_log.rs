@@ -35,8 +35,9 @@ const NOTE: &str = concat!(
 const TURN_MARKS: [&str; 8] = ["__eou__", "__EOU__", "<eou>", "<EOU>", "</s>", "[SEP]", " EOS ", "\t"];
 
 impl RowReader<'_> {
-    /// Refuses a text file where this reader wants rows with conversations.
+    /// Refuses files of markup, and a text file where this reader wants rows with conversations.
     pub(super) fn check_text_file(&self, file: &Path) -> Result<()> {
+        self.check_markup(file)?;
         if self.task != Task::Lm || !self.text.is_chat() || FileFormat::by_name(file).is_some() {
             return Ok(());
         }

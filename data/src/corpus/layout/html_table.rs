@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::RowReader;
 use crate::corpus::jq::{fed, kept_apart};
-use crate::corpus::pages::text_of_page;
+use crate::corpus::plain_forms::text_of_page;
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, LineReader};

@@ -174,7 +174,6 @@ impl RowReader<'_> {
     }
 
     fn check_file(&self, file: &Path, files: &[PathBuf]) -> Result<()> {
-        self.check_markup(file)?;
         self.check_text_file(file)?;
         self.check_columns(file)?;
         self.check_options(file)?;

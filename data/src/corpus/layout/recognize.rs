@@ -35,6 +35,7 @@ pub(super) fn recognize(rows: &[Map<String, Value>], order: &[String]) -> Option
     if is_rated(first) {
         return Some(Layout::Rated);
     }
+
     // A question and its answer may be lists of messages, of which one alone is half of a conversation.
     let are_messages = |names: &[&str; 2]| names.iter().all(|name| first.get(*name).is_some_and(is_list_of_messages));
     if let Some([question, answer]) = ANSWERS.into_iter().find(are_messages) {

@@ -193,6 +193,7 @@ mod tests {
         ] {
             let row = |n: usize| format!("{{{}}}", row.replace('N', &n.to_string()));
             let found = said(&row, TextFormat::Auto);
+
             let flags = |target: &str| format!("--set data.corpus.source_field={source} --set {target}");
             assert!(found.contains(&format!("several texts in \"{list}\" for each \"{source}\"")), "{found}");
             assert!(found.contains(&flags(&format!("data.corpus.target_field={list}\n"))), "{found}");

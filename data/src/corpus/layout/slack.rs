@@ -83,6 +83,7 @@ mod tests {
         }
         std::fs::write(export.join("channels.json"), "[{\"id\": \"C1\", \"name\": \"general\"}]").expect("writable");
         std::fs::write(export.join("users.json"), "[{\"id\": \"U1\", \"name\": \"ada\"}]").expect("writable");
+
         let (corpus, labels) = Default::default();
         let text = TextConfig { format: TextFormat::Chat, learn: Learn::default(), ..TextConfig::default() };
         let reader = RowReader { task: Task::Lm, other_tasks: &[], corpus: &corpus, text: &text, labels: &labels };

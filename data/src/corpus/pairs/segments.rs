@@ -45,7 +45,7 @@ pub(super) fn refusal([source, target]: [&Path; 2]) -> Option<String> {
     }
     let [source, target] = [source, target].map(shell_path);
     Some(format!(
-        "{found}\nto join those of the same document and number: python3 -c '{SCRIPT}' {source} {target} > rows.jsonl\nand train on rows.jsonl"
+        "{found}\nto join segments of the same document and number: python3 -c '{SCRIPT}' {source} {target} > rows.jsonl\nand train on rows.jsonl"
     ))
 }
 

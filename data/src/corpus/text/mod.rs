@@ -27,7 +27,6 @@ use super::asked::is_table_of_answers;
 use super::block_start::BlockStart;
 use super::json::{self, JsonFields, NamedField};
 use super::origins::{Origins, names};
-use super::pages::text_of_page;
 use super::path::value_at;
 use super::plain_forms::{self, PlainForm};
 use super::share;
@@ -134,17 +133,14 @@ impl TextCorpus {
         let at_blank_lines = matches!(self.config.format, TextFormat::Auto | TextFormat::BlankLines);
         let forms = self.forms().filter(|(_, form)| at_blank_lines || !form.is_of_blank_lines());
         let of_forms = forms.take(FILES_SHOWN).map(|(path, form)| format!("note: {}", form.note(path)));
+        if self.config.format != TextFormat::Auto {
+            return of_forms.collect();
+        }
         let note = |endings: &[&str], what: &str| {
             let files = self.files().filter(|path| endings.contains(&ending(path).as_str()));
             let names: Vec<String> = files.take(4).map(|path| path.display().to_string()).collect();
             (!names.is_empty()).then(|| format!("{}: read as plain text, {what}", names.join(", ")))
         };
-        let is_plain = self.files.iter().all(|file| file.records.is_none());
-        let mut pages = self.files().filter(|path| is_plain && PAGES.contains(&ending(path).as_str()));
-        let of_pages = pages.next().and_then(|page| note(&PAGES, &text_of_page(page)));
-        if self.config.format != TextFormat::Auto {
-            return of_forms.chain(of_pages).collect();
-        }
         let of_tables = "columns and delimiters included; to learn from one column: --set data.text.format=records and its name in \
                          data.text.field";
         let of_answers = "; to learn to answer its questions: --task lm --set data.text.format=chat";
@@ -157,6 +153,8 @@ impl TextCorpus {
         let of_code = "divided into documents at blank lines; if each file is one: --set data.text.format=files";
         let n_code = self.files().filter(|path| CODE.contains(&ending(path).as_str())).count();
         let of_code = if n_code > 1 { note(&CODE, of_code) } else { None };
+        let is_page = |path: &&Path| PAGES.contains(&ending(path).as_str());
+        let of_pages = self.files().find(is_page).and_then(|page| note(&PAGES, &plain_forms::text_of_page(page)));
         let of_endings = [note(&["csv", "tsv"], &of_tables), of_conll, of_pages, of_code].into_iter().flatten();
         of_forms.chain(of_endings).collect()
     }

@@ -176,6 +176,7 @@ fn a_choice_that_is_not_clear_is_left_to_the_user() {
 #[test]
 fn a_list_of_answers_is_ordered_by_its_ratings() {
     let rated = "| {prompt: .instruction, chosen: ($all | max_by(.overall_score).response), rejected: ($all | min_by(.overall_score).response)} |";
+
     for (row, wanted) in [
         (
             r#"{"instruction": "q", "completions": [{"model": "x", "response": "a b", "overall_score": 3}, {"model": "y", "response": "c", "overall_score": 4}]}"#,
