@@ -31,7 +31,6 @@ csv.writer(sys.stdout, lineterminator="\n").writerows(row for row in page.rows i
 impl RowReader<'_> {
     /// Refuses a page of HTML with the name of a table, and XML where rows are wanted.
     pub(super) fn check_markup(&self, file: &Path) -> Result<()> {
-        let reads_text = matches!(self.task, Task::Lm | Task::Mlm) && !self.text.is_chat();
         let is_table = [Some(FileFormat::CSV), Some(FileFormat::TSV)].contains(&FileFormat::by_name(file));
         let Some(first) = first_line(file).filter(|first| first.starts_with('<')) else { return Ok(()) };
         let is_page = PAGE.iter().any(|begin| first.starts_with(begin));
@@ -43,11 +42,17 @@ impl RowReader<'_> {
             );
             return Err(Error::corpus(file, kept_apart(file, &said)));
         }
-        let reads_rows = matches!(self.task, Task::Classification | Task::Tagging) || self.text.is_chat();
+
+        // Classes may have folders of pages.
+        let reads_text = match self.task {
+            Task::Tagging => "--task lm",
+            Task::Lm if self.text.is_chat() => "--set data.text.format=auto",
+            _ => return Ok(()),
+        };
         let is_markup = is_page || first.starts_with("<?xml");
-        if !reads_text && reads_rows && is_markup && FileFormat::by_name(file).is_none() {
+        if is_markup && FileFormat::by_name(file).is_none() {
             let said = format!(
-                "is XML or HTML, and rows are wanted, such as JSON objects in lines: write its elements as rows\n--task lm reads it as text, {}",
+                "is XML or HTML, and rows are wanted, such as JSON objects in lines: write its elements as rows\n{reads_text} reads it as text, {}",
                 text_of_page(file)
             );
             return Err(Error::corpus(file, said));
@@ -103,7 +108,7 @@ mod tests {
         let file = folder.path().join("a.xml");
         std::fs::write(&file, "<?xml version=\"1.0\"?>\n<set><s>the <cons>NF-kB</cons></s></set>\n").expect("writable");
         let (corpus, text, labels) = Default::default();
-        for (task, is_refused) in [(Task::Tagging, true), (Task::Classification, true), (Task::Lm, false)] {
+        for (task, is_refused) in [(Task::Tagging, true), (Task::Classification, false), (Task::Lm, false)] {
             let reader = RowReader { task, other_tasks: &[], corpus: &corpus, text: &text, labels: &labels };
             let said = check_layout(std::slice::from_ref(&file), &reader).err().map(|error| error.to_string());
             assert_eq!(
