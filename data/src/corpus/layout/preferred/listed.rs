@@ -106,9 +106,8 @@ fn text_of(answer: &Map<String, Value>) -> Option<&str> {
 /// Returns the field with the rating of an answer, and whether a high one is good. Another word may say who has rated it.
 fn rating_of(answer: &Map<String, Value>) -> Option<(&str, bool)> {
     let numbers = || answer.iter().filter(|(_, value)| value.is_number()).map(|(name, _)| name.as_str());
-    let by_name = |name: &'_ str| direction_of(name);
     let by_last_word = |name: &str| direction_of(words_of(name).last()?);
-    let found = numbers().find_map(|name| Some((name, by_name(name)?)));
+    let found = numbers().find_map(|name| Some((name, direction_of(name)?)));
     found.or_else(|| numbers().find_map(|name| Some((name, by_last_word(name)?))))
 }
 
