@@ -56,7 +56,7 @@ fn references_become_rows_and_lists_become_sources() {
     let made = shown_rows(&place, PAIRS, &flags);
     assert!(made.contains("A man") && made.contains("Mann") && made.contains("120"), "{made}");
 
-    let row = |n: usize| json!({"input": [format!("A{n} | of | B"), "B | in | C"], "target": format!("The A {n} of B."), "category": ["x", "y"][n % 2]});
+    let row = |n: usize| json!({"input": [format!("A{n} | of | B"), "B | in | C"], "target": format!("The A {n} of B."), "category": (["x", "y"][n % 2])});
     place.write("web.jsonl", lines(60, row));
     dry(&place, PAIRS, &["data.train=web.jsonl"])
         .refused(3, &["data.corpus.source_field={input}", "target_field=target"]);
@@ -109,7 +109,7 @@ fn threads_become_conversations() {
     let row = |n: usize| {
         let parent = if n % 3 == 0 { "t3_p".to_owned() } else { format!("t1_c{}", n - 1) };
         let body = if n % 9 == 4 { "[deleted]".to_owned() } else { format!("comment {n}") };
-        json!({"id": format!("c{n}"), "parent_id": parent, "author": ["ada", "bob"][n % 2], "body": body})
+        json!({"id": format!("c{n}"), "parent_id": parent, "author": (["ada", "bob"][n % 2]), "body": body})
     };
     place.write("reddit.jsonl", lines(90, row));
     let said = dry(&place, CHAT, &["data.train=reddit.jsonl"]).refused(3, &["replies to in \"parent_id\""]).stderr;

@@ -79,8 +79,9 @@ pub(super) enum WayOut {
 /// Recognizes the layout of `rows`. Plain lists of texts count where the user has asked for conversations.
 pub(super) fn foreign(rows: &[Map<String, Value>], is_chat: bool) -> Option<Foreign> {
     let row = rows.first()?;
-    let forms = [written_list, single_message, parts, texts_in_lists, tree, nested];
-    let of_row = linked(rows, is_chat).or_else(|| forms.into_iter().find_map(|form| form(row)));
+    let forms = [written_list, single_message, parts, texts_in_lists, tree];
+    let of_row =
+        linked(rows, is_chat).or_else(|| nested(rows)).or_else(|| forms.into_iter().find_map(|form| form(row)));
     if of_row.is_some() {
         return of_row;
     }

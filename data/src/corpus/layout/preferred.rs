@@ -148,7 +148,7 @@ pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Preferred> {
         let mut found = forms.into_iter().find_map(|form| form(rows, row, &fields))?;
         let is_written = fields.iter().any(|field| field.is_written() && found.fields.contains(&field.name()));
         if is_written && found.open.is_none() {
-            found.open = Some("that leaves out rows whose lists have several texts, one for each turn".to_owned());
+            found.open = Some("rows whose lists have several texts, one for each turn, are left out".to_owned());
         }
         Some(found)
     })

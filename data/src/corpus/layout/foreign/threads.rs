@@ -19,6 +19,7 @@ const DELETED: [&str; 3] = ["", "[deleted]", "[removed]"];
 struct Nested<'r> {
     /// The path to the first message for jq.
     root: String,
+    message: &'r Map<String, Value>,
     text: &'r str,
     role: &'r str,
     replies: &'r str,
@@ -42,7 +43,7 @@ fn nested_in<'r>(message: &'r Map<String, Value>, root: String) -> Option<Nested
     let replies = REPLIES.into_iter().find(is_list)?;
     let numbers = first(replies)?.iter().filter(|(_, value)| value.is_number());
     let rating = numbers.filter_map(|(name, _)| Some((name.as_str(), direction_of(name)?))).next();
-    Some(Nested { root, text, role, replies, rating })
+    Some(Nested { root, message, text, role, replies, rating })
 }
 
 fn nested_of(row: &Map<String, Value>) -> Option<Nested<'_>> {
@@ -55,15 +56,24 @@ pub(in crate::corpus::layout) fn are_trees(rows: &[Map<String, Value>]) -> bool 
     rows.iter().any(|row| nested_of(row).is_some())
 }
 
-/// Returns the names of all roles for jq, each with its meaning.
-fn roles_in_jq() -> String {
-    let known: BTreeMap<&str, &str> = super::ROLES.into_iter().collect();
+/// Returns the names of roles for jq, each with its meaning.
+fn roles_in_jq<'r>(roles: impl Iterator<Item = &'r str>) -> String {
+    let known: BTreeMap<String, &str> = roles.filter_map(|role| Some((role.to_lowercase(), meaning(role)?))).collect();
     json!(known).to_string()
 }
 
-/// A tree of replies in a row, as OpenAssistant has them.
-pub(super) fn nested(row: &Map<String, Value>) -> Option<Foreign> {
-    let Nested { root, text, role, replies, rating } = nested_of(row)?;
+/// Returns the roles of a message and of all replies below it.
+fn roles_below<'r>(message: &'r Map<String, Value>, role: &str, replies: &str) -> Vec<&'r str> {
+    let own = message.get(role).and_then(Value::as_str);
+    let inside = message.get(replies).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object);
+    own.into_iter().chain(inside.flat_map(|reply| roles_below(reply, role, replies))).collect()
+}
+
+/// Trees of replies in rows, as OpenAssistant has them.
+pub(super) fn nested(rows: &[Map<String, Value>]) -> Option<Foreign> {
+    let Nested { root, text, role, replies, rating, .. } = nested_of(rows.first()?)?;
+    let trees = rows.iter().filter_map(nested_of);
+    let roles: Vec<&str> = trees.flat_map(|tree| roles_below(tree.message, role, replies)).collect();
     let (text, role, list) = (in_jq(text), in_jq(role), in_jq(replies));
     let (which, best) = match rating {
         Some((field, true)) => ("best", format!("max_by({} // -1e9)", in_jq(field))),
@@ -73,7 +83,7 @@ pub(super) fn nested(row: &Map<String, Value>) -> Option<Foreign> {
     let program = format!(
         "{{messages: [{root} | recurse({list} // [] | map(select(({text} | strings) and .deleted != true)) | {best} // empty) | {{role: \
          {}[{role} | ascii_downcase], content: {text}}}]}} | select(.messages | any(.role == \"assistant\"))",
-        roles_in_jq()
+        roles_in_jq(roles.into_iter())
     );
     let what = match which {
         "best" => "to make a conversation of the best replies of each tree",
@@ -110,7 +120,7 @@ pub(super) fn linked(rows: &[Map<String, Value>], is_chat: bool) -> Option<Forei
         "[recurse(if up == id then empty else $all[up] // empty end)] | reverse | select(length > 1 and all(said))";
     let (messages, condition) = match role {
         Some(role) => (
-            format!("map({{role: {}[{} | ascii_downcase], content: {text}}})", roles_in_jq(), in_jq(role)),
+            format!("map({{role: {}[{} | ascii_downcase], content: {text}}})", roles_in_jq(roles()), in_jq(role)),
             "any(.role == \"assistant\")",
         ),
         None => {
