@@ -37,7 +37,8 @@ impl RowReader<'_> {
         let answers = Value::from(names[1].as_str());
         let whole = format!(
             "group_by(.channel)[] | sort_by([.thread_ts // .ts, .ts]) | range(0; length; {MESSAGES}) as $i | .[$i:$i + {MESSAGES}] | \
-             {{messages: map({{role: (if .user == {answers} then \"assistant\" else \"user\" end), content: .text}})}}"
+             {{messages: map({{role: (if .user == {answers} then \"assistant\" else \"user\" end), content: .text}})}} | \
+             select(.messages | any(.role == \"assistant\"))"
         );
         Err(Error::BadRows(format!(
             "{}: its files are messages of persons, as Slack exports them, and a conversation per row is wanted\n{}, without notes on who has \

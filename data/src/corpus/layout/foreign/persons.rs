@@ -11,6 +11,8 @@ use crate::corpus::path::value_at;
 
 /// Messages of a row, where rows do not say which conversation they belong to.
 pub(in crate::corpus::layout) const MESSAGES: usize = 8;
+/// What keeps conversations in which the assistant says something.
+const ANSWERED: &str = r#"select(.messages | any(.role == "assistant"))"#;
 /// Names of the field with the person, best first.
 const PERSONS: [&str; 9] = ["from", "sender", "author", "speaker", "user", "username", "nick", "name", "who"];
 /// Names of the field with the name in an object with the person, best first.
@@ -61,7 +63,10 @@ pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
     };
     Some(Foreign {
         name: format!("messages of persons in \"{}\", one per row", person.join(".")),
-        way_out: WayOut::OfAll(what(&names), format!("{is_message} | {parts} | {{messages: map({message})}}")),
+        way_out: WayOut::OfAll(
+            what(&names),
+            format!("{is_message} | {parts} | {{messages: map({message})}} | {ANSWERED}"),
+        ),
     })
 }
 
