@@ -140,5 +140,7 @@ fn files_of_markup_become_rows() {
     let said = dry(&place, PAIRS, &["data.train=export.csv"]).refused(3, &["a page of HTML"]).stderr;
     let command = between(&said, "python3 ", "> rows.csv").to_owned() + "> rows.csv";
     let Some(_) = ran(&place, &command) else { return };
-    assert!(shown(dry(&place, PAIRS, &["data.train=rows.csv", "data.split=8"])).contains("testo"));
+    let fields = ["data.corpus.source_field=en", "data.corpus.target_field=it"];
+    let said = shown(dry(&place, PAIRS, &["data.train=rows.csv", "data.split=8", fields[0], fields[1]]));
+    assert!(said.contains("testo") && !said.contains("<td>"), "{said}");
 }
