@@ -194,7 +194,7 @@ impl PlainForm {
         matches!(self, Self::Pgn | Self::Mbox | Self::Divided(_))
     }
 
-    /// Returns the command that makes pairs of two files of subtitles; `None` for other text.
+    /// Says what two files of subtitles are, with the command that makes pairs of them; `None` for other text.
     pub(super) fn pairs([source, target]: [&Path; 2]) -> Option<String> {
         let are_subtitles = [source, target].iter().all(|path| form_of(path) == Some(Self::Subtitles));
         let is_packed = [source, target].iter().any(|path| ["gz", "zst", "xz"].contains(&ending(path).as_str()));
@@ -202,10 +202,13 @@ impl PlainForm {
         let said = format!(
             "to join subtitles that are shown at the same time: python3 -c '{JOIN}' {words} > rows.jsonl\nand train on rows.jsonl"
         );
-        are_subtitles.then(|| match is_packed {
+        let command = match is_packed {
             true => "unpack them, and name the unpacked files to get the command that joins them".to_owned(),
             false => kept_apart(source, &kept_apart(target, &said)),
-        })
+        };
+        let found =
+            "they are subtitles, whose lines are numbers and times, too, and whose breaks differ between languages";
+        are_subtitles.then(|| format!("{found}\n{command}"))
     }
 }
 

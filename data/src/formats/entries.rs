@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{FileFormat, ending};
 use crate::error::{Error, Result};
+use crate::terminal::shell_path;
 
 /// Which part of a data set is wanted of a folder that has several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +19,9 @@ pub enum Split {
 pub(crate) const TRAIN: [&str; 2] = ["train", "training"];
 pub(crate) const VALID: [&str; 5] = ["validation", "valid", "val", "dev", "eval"];
 pub(crate) const TEST: [&str; 3] = ["test", "testing", "evaluation"];
+
+/// Pairs of parallel files that a message names.
+const PAIRS_SHOWN: usize = 4;
 
 /// Returns the files of `entries`: files as they are, wildcards (`*` and `?` in the name of a file) as the files that match, sorted by
 /// name. A folder with a data set, as `datasets` saves it or as the Hub lays it out, stands for the files of `split`. With `keeps_text`, a
@@ -35,7 +39,8 @@ pub fn find_files(entries: &[PathBuf], split: Split, keeps_text: bool) -> Result
                 None => found.push(entry.clone()),
             }
         } else if has_wildcards(entry) && !entry.exists() {
-            found.extend(matching(entry)?);
+            let problem = |error| of_parallel(entry, split).map_or(error, |problem| Error::corpus(entry, problem));
+            found.extend(matching(entry).map_err(problem)?);
         } else {
             found.push(entry.clone());
         }
@@ -46,6 +51,25 @@ pub fn find_files(entries: &[PathBuf], split: Split, keeps_text: bool) -> Result
 /// Whether the name of the file has wildcards.
 fn has_wildcards(entry: &Path) -> bool {
     entry.file_name().is_some_and(|name| name.to_string_lossy().contains(['*', '?']))
+}
+
+/// Says how two names with wildcards that stand for parallel files are named; `None` for one name.
+fn of_parallel(entry: &Path, split: Split) -> Option<String> {
+    let text = entry.to_str()?;
+    let both = text.split_once(',')?;
+    let [sources, targets] = [both.0, both.1].map(|name| matching(Path::new(name)).unwrap_or_default());
+    let key = if split == Split::Train { "data.train" } else { "data.valid" };
+    let pairs = sources.iter().zip(&targets).map(|(source, target)| {
+        let [source, target] = [source, target].map(|path: &PathBuf| shell_path(path));
+        format!("--set {key}={source},{target}")
+    });
+    let shown: Vec<String> = pairs.take(PAIRS_SHOWN).collect();
+    let more = if sources.len() > PAIRS_SHOWN { " and so on" } else { "" };
+    let problem = "parallel files take no wildcards";
+    Some(match sources.len() == targets.len() && !shown.is_empty() {
+        true => format!("{problem}: name each two files, such as {}{more}", shown.join(" ")),
+        false => format!("{problem}: name each two files on their own, joined by a comma"),
+    })
 }
 
 /// Returns the files whose names match the name of `entry`, sorted.
@@ -210,6 +234,19 @@ mod tests {
         make(folder.path(), &["what?.txt"]);
         assert_eq!(found(folder.path(), "what?.txt", Split::Train).expect("a file"), ["what?.txt"]);
         assert_eq!(found(folder.path(), "missing.csv", Split::Train).expect("left to the reader"), ["missing.csv"]);
+    }
+
+    #[test]
+    fn wildcards_of_parallel_files_are_answered_with_each_pair() {
+        let folder = tempfile::tempdir().expect("a folder");
+        make(folder.path(), &["t.1.en", "t.2.en", "t.1.de", "t.2.de", "a,b.txt"]);
+        let other = folder.path().join("t.*.de").display().to_string();
+        let said = found(folder.path(), &format!("t.*.en,{other}"), Split::Train).expect_err("two names");
+        assert!(
+            said.contains("such as --set data.train=") && said.contains("t.2.en,") && said.ends_with("t.2.de"),
+            "{said}"
+        );
+        assert_eq!(found(folder.path(), "a,*", Split::Train).expect("a file"), ["a,b.txt"]);
     }
 
     #[test]

@@ -33,11 +33,7 @@ pub(crate) fn is_json_lines(path: &Path) -> Result<bool> {
 }
 
 /// Opens JSON Lines behind the first `offset` bytes, which have `lines` lines.
-///
-/// # Errors
-///
-/// If the file cannot be read.
-pub(crate) fn json_lines_at(path: &Path, offset: u64, lines: u64) -> Result<Box<dyn Records>> {
+pub(super) fn lines_at(path: &Path, offset: u64, lines: u64) -> Result<Box<dyn Records>> {
     Ok(Box::new(Lines(LineReader::open_at(path, offset, lines)?)))
 }
 

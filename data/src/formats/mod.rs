@@ -24,6 +24,7 @@ mod encoding;
 mod entries;
 mod json;
 mod json_array;
+mod line_ends;
 mod line_reader;
 #[cfg(not(feature = "arrow"))]
 mod needs_arrow;
@@ -52,11 +53,13 @@ pub(crate) use encoding::way_of_lossy;
 pub use encoding::way_to_utf8;
 pub use entries::{Split, find_files};
 pub(crate) use entries::{TEST, TRAIN, VALID};
-pub(crate) use json::{is_json_lines, json_lines_at};
+pub(crate) use json::is_json_lines;
+pub(crate) use line_ends::with_one_line_end;
 pub(crate) use line_reader::LineReader;
 pub(crate) use problem::{OPEN_QUOTE, RowProblem};
 pub(crate) use table::Width;
 
+use self::line_ends::OneLineEnd;
 use crate::error::Result;
 
 /// All formats. Those without a line here are the ones that only one task has: parallel files, and documents of plain text.
@@ -191,8 +194,9 @@ impl FileFormat {
         [conll::CONLL.name, conll::CONLLU.name].contains(&self.name())
     }
 
+    /// Opens a file of this format: each line end within a text is `\n`.
     pub(crate) fn open(self, path: &Path, wanted: &Wanted) -> Result<Box<dyn Records>> {
-        (self.0.open)(path, wanted)
+        Ok(Box::new(OneLineEnd((self.0.open)(path, wanted)?)))
     }
 }
 
@@ -209,6 +213,15 @@ impl PartialEq for FileFormat {
 }
 
 impl Eq for FileFormat {}
+
+/// Opens JSON Lines behind the first `offset` bytes, which have `lines` lines.
+///
+/// # Errors
+///
+/// If the file cannot be read.
+pub(crate) fn json_lines_at(path: &Path, offset: u64, lines: u64) -> Result<Box<dyn Records>> {
+    Ok(Box::new(OneLineEnd(json::lines_at(path, offset, lines)?)))
+}
 
 /// Returns the ending of a name in lower case, without the endings of compressed files.
 pub(crate) fn ending(path: &Path) -> String {

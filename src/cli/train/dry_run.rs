@@ -281,7 +281,7 @@ fn tokens(ids: &[u32], decode: impl Fn(&[u32]) -> String) -> String {
 }
 
 fn one_line(text: &str) -> String {
-    text.replace(['\n', '\r'], "\\n")
+    text.replace('\n', "\\n").replace('\r', "\\r")
 }
 
 /// Lists what the memory is for, without parts below a MiB.

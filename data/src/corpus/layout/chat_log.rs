@@ -6,10 +6,11 @@ use regex::Regex;
 
 use super::RowReader;
 use super::foreign::{MESSAGES, READ_ROW, names_of, what};
-use crate::corpus::jq::fed;
+use crate::corpus::jq::{fed, piped};
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, LineReader};
+use crate::terminal::shell_word;
 
 /// Lines that show what a file is.
 const LINES: usize = 200;
@@ -30,9 +31,13 @@ const NOTE: &str = concat!(
     r"|(?:this message was|you) deleted(?: this message)?\.?|missed (?:group )?(?:voice|video) call.*|null)$",
 );
 
+/// What stands between the turns of a conversation in one line, as data sets have it.
+const TURN_MARKS: [&str; 8] = ["__eou__", "__EOU__", "<eou>", "<EOU>", "</s>", "[SEP]", " EOS ", "\t"];
+
 impl RowReader<'_> {
-    /// Refuses a text file where this reader wants rows with conversations.
+    /// Refuses files of markup, and a text file where this reader wants rows with conversations.
     pub(super) fn check_text_file(&self, file: &Path) -> Result<()> {
+        self.check_markup(file)?;
         if self.task != Task::Lm || !self.text.is_chat() || FileFormat::by_name(file).is_some() {
             return Ok(());
         }
@@ -53,6 +58,11 @@ impl RowReader<'_> {
                     what(&names)
                 )
             }
+            None if let Some(mark) = mark_of(&lines) => format!(
+                "its lines are conversations, whose turns {mark:?} divides, and rows with them are wanted\nto make rows of them, in which each \
+                 second turn is an answer: {} > rows.jsonl\nand train on rows.jsonl",
+                piped(file, &format!("jq -Rc {}", shell_word(&of_marked(mark))))
+            ),
             None => format!(
                 "its lines are plain text, and rows with conversations are wanted: make rows of it such as {READ_ROW}, or learn it as plain \
                  text with --set data.text.format=auto"
@@ -60,6 +70,23 @@ impl RowReader<'_> {
         };
         Err(Error::corpus(file, rows_are))
     }
+}
+
+/// Returns what divides the turns of nearly all lines.
+fn mark_of(lines: &[String]) -> Option<&'static str> {
+    let filled = || lines.iter().filter(|line| !line.trim().is_empty());
+    let n_divided = |mark: &str| filled().filter(|line| line.trim().trim_end_matches(mark).contains(mark)).count();
+    TURN_MARKS.into_iter().find(|mark| 10 * n_divided(mark) >= 9 * filled().count())
+}
+
+/// Returns the program of jq that makes a conversation of a line with marks between turns.
+fn of_marked(mark: &str) -> String {
+    let mark = serde_json::Value::from(mark);
+    let role = "(if .key % 2 == 0 then \"user\" else \"assistant\" end)";
+    format!(
+        "split({mark}) | map(gsub(\"^\\\\s+|\\\\s+$\"; \"\")) | map(select(. != \"\")) | select(length > 1) | {{messages: [to_entries[] | {{role: \
+         {role}, content: .value}}]}}"
+    )
 }
 
 fn first_lines(file: &Path) -> Result<Vec<String>> {
@@ -110,4 +137,29 @@ fn script(name: &str, form: &str) -> String {
     let parts = [("MARKS", MARKS), ("FORM", form), ("TIME", TIME), ("NOTE", NOTE), ("PERSON", &name)];
     let script = parts.into_iter().fold(SCRIPT.to_owned(), |script, (part, text)| script.replace(part, text));
     format!("python3 -c '{}'", script.replace("MESSAGES", &MESSAGES.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::*;
+    use crate::corpus::followed;
+
+    #[test]
+    fn lines_with_marks_between_turns_become_conversations() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a.txt");
+        for (mark, end) in [(" __eou__ ", " __eou__"), ("\t", ""), (" [SEP] ", "")] {
+            let line = |n: usize| format!("how is {n} ?{mark}it's fine .{mark}bye .{end}\r\n");
+            std::fs::write(&file, (0..30).map(line).collect::<String>()).expect("writable");
+            let (corpus, labels) = Default::default();
+            let text = TextConfig { format: TextFormat::Chat, ..TextConfig::default() };
+            let reader = RowReader { task: Task::Lm, other_tasks: &[], corpus: &corpus, text: &text, labels: &labels };
+            let said = check_layout(std::slice::from_ref(&file), &reader).expect_err("lines").to_string();
+            let Some(rows) = followed::rows_made(&said, folder.path()) else { return };
+            let turns = serde_json::json!([
+                {"role": "user", "content": "how is 0 ?"}, {"role": "assistant", "content": "it's fine ."}, {"role": "user", "content": "bye ."}
+            ]);
+            assert!(rows.len() == 30 && rows[0]["messages"] == turns, "{rows:?}");
+        }
+    }
 }

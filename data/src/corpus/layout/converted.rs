@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::choices::Choices;
 use super::extractive::Extractive;
-use super::foreign::{Foreign, WayOut, foreign};
+use super::foreign::{Foreign, WayOut, are_trees, foreign};
 use super::marked::Marked;
 use super::preferred::Preferred;
 use super::recognize::names_in;
@@ -69,7 +69,7 @@ impl RowReader<'_> {
 
         if !is_labelled && !format.has_tags() {
             let is_chat = self.task == Task::Lm && self.text.format == TextFormat::Chat;
-            if let Some(found) = preferred::of(rows) {
+            if let Some(found) = preferred::of(rows).filter(|_| !is_chat || !are_trees(rows)) {
                 return bad(self.of_preferred(&found, (file, format), &they_have));
             }
             if let Some(Foreign { name, way_out }) = foreign(rows, is_chat) {

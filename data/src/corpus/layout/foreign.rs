@@ -3,6 +3,7 @@
 mod persons;
 #[cfg(test)]
 mod tests;
+mod threads;
 #[cfg(test)]
 mod transcript_tests;
 mod transcripts;
@@ -12,10 +13,15 @@ mod turns;
 use serde_json::{Map, Value};
 
 use self::persons::of_persons;
-pub(super) use self::persons::{MESSAGES, names_of, what};
+pub(super) use self::persons::{MESSAGES, conditions, names_of, what};
+pub(super) use self::threads::are_trees;
+use self::threads::{linked, nested};
 use self::transcripts::transcripts;
 use self::trees::tree;
-use self::turns::{alternating, is_dialogue, lists_of_two, other_roles, questions_in_turns, speakers, turns_by_role};
+use self::turns::{
+    alternating, alternating_objects, is_dialogue, lists_of_two, other_roles, questions_in_turns, speakers,
+    turns_by_role,
+};
 use crate::corpus::jq::in_jq;
 use crate::corpus::text::{is_of_texts, is_written_list};
 
@@ -51,6 +57,9 @@ const ROLES: [(&str, &str); 25] = [
     ("context", "system"),
 ];
 
+/// Names of fields that say who speaks.
+pub(super) const SPEAKERS: [&str; 6] = ["role", "sender", "from", "author", "speaker", "author_role"];
+
 /// A layout that Kiln does not read.
 pub(super) struct Foreign {
     /// What the rows are.
@@ -71,7 +80,8 @@ pub(super) enum WayOut {
 pub(super) fn foreign(rows: &[Map<String, Value>], is_chat: bool) -> Option<Foreign> {
     let row = rows.first()?;
     let forms = [written_list, single_message, parts, texts_in_lists, tree];
-    let of_row = forms.into_iter().find_map(|form| form(row));
+    let of_row =
+        linked(rows, is_chat).or_else(|| nested(rows)).or_else(|| forms.into_iter().find_map(|form| form(row)));
     if of_row.is_some() {
         return of_row;
     }
@@ -84,11 +94,12 @@ pub(super) fn foreign(rows: &[Map<String, Value>], is_chat: bool) -> Option<Fore
     let mut dialogues = rows.to_vec();
     dialogues.iter_mut().for_each(|row| row.retain(|name, _| is_chat || is_dialogue(name)));
     let forms = [questions_in_turns, speakers, lists_of_two];
-    forms.into_iter().find_map(|form| form(&dialogues)).or_else(|| alternating(rows, is_chat))
+    let found = forms.into_iter().find_map(|form| form(&dialogues)).or_else(|| alternating(rows, is_chat));
+    found.or_else(|| alternating_objects(rows).filter(|_| is_chat))
 }
 
 /// Returns what the name of a role means.
-fn meaning(role: &str) -> Option<&'static str> {
+pub(super) fn meaning(role: &str) -> Option<&'static str> {
     let role = role.trim().to_lowercase();
     ROLES.into_iter().find(|(name, _)| *name == role).map(|(_, meaning)| meaning)
 }

@@ -5,10 +5,12 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::converted::without;
+use super::references::{each, names_several};
 use super::said::name_of;
 use super::{Layout, RowReader, extractive};
 use crate::corpus::fields::{ANSWERS, words_of};
 use crate::corpus::jq::{self, path_in_jq};
+use crate::corpus::pairs::flag;
 use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_changed_into, is_of};
 use crate::corpus::text::{Task, TextFormat};
@@ -156,17 +158,23 @@ impl RowReader<'_> {
         (file, format): (&Path, FileFormat),
         rows: &[Map<String, Value>],
     ) -> Option<String> {
-        let answer = match self.task {
-            Task::Translation => self.corpus.target_field.as_str(),
-            Task::Lm if self.text.format == TextFormat::Chat => self.text.field.split_once(',')?.1.trim(),
+        let is_preferred = self.task == Task::Lm && self.text.format == TextFormat::Preferences;
+        let fields: Vec<&str> = match self.task {
+            Task::Translation => vec![self.corpus.target_field.as_str()],
+            Task::Lm if self.text.format == TextFormat::Chat => vec![self.text.field.split_once(',')?.1.trim()],
+            Task::Lm if is_preferred => vec!["prompt", "chosen", "rejected"],
             _ => return None,
         };
-        let found = of(rows, answer).filter(|found| found.form == Form::Written && is_plural(answer))?;
+        let is_meant = |found: &Mended| found.form == Form::Written && (is_preferred || is_plural(&found.field));
+        let found: Vec<Mended> = fields.into_iter().filter_map(|field| of(rows, field)).filter(is_meant).collect();
+        let names: Vec<String> = found.iter().map(|found| format!("\"{}\"", found.field)).collect();
+        let programs: Vec<String> = found.iter().map(Mended::program).collect();
         Some(format!(
-            "warning: {} learns the lists of texts in \"{answer}\" as they are written; to {}: {}",
+            "warning: {} learns the lists of texts in {} as they are written; to {}: {}",
             file.display(),
-            found.form.said().1,
-            jq::command(file, format, &found.program())
+            names.join(", "),
+            found.first()?.form.said().1,
+            jq::command(file, format, &programs.join(" | "))
         ))
     }
 
@@ -181,7 +189,9 @@ impl RowReader<'_> {
     ) -> String {
         let (what, to, _) = found.form.said();
         // Other texts of the row may belong to the question.
-        let (to, program, then) = match extractive::of(&found.with_text(rows)) {
+        let whole = extractive::of(&found.with_text(rows));
+        let each_of = self.each_of(found).filter(|_| whole.is_none());
+        let (to, program, then) = match whole {
             Some(whole) => (
                 format!("{to}, and to put the texts that the question is about into the prompt"),
                 format!("{} | {}", found.program(), whole.program),
@@ -189,14 +199,48 @@ impl RowReader<'_> {
             ),
             None => (to.to_owned(), found.program(), "\nand train on rows.jsonl".to_owned()),
         };
+        let command = |program: &str| jq::command(file, format, program);
+        let way = match each_of {
+            Some(each) if names_several(&found.field) => {
+                format!("make a row of each of them: {}{then}\nor to {to}: {}", command(&each), command(&program))
+            }
+            Some(each) => {
+                format!("{to}: {}{then}\nor to make a row of each of them: {}", command(&program), command(&each))
+            }
+            None => format!("{to}: {}{then}{}", command(&program), self.template_of(found)),
+        };
 
         let otherwise = layout.map_or_else(String::new, |layout| self.otherwise(layout, found));
         format!(
-            "{}: its field \"{}\" is {what}{they_have}, and a text is wanted\nto {to}: {}{then}{otherwise}",
+            "{}: its field \"{}\" is {what}{they_have}, and a text is wanted\nto {way}{otherwise}",
             file.display(),
-            found.field,
-            jq::command(file, format, &program)
+            found.field
         )
+    }
+
+    /// Returns the program of jq that makes a row of each text of a list that this reader wants as the target or the answer.
+    fn each_of(&self, found: &Mended) -> Option<String> {
+        let is_list = match found.form {
+            Form::Points => true,
+            Form::Words => names_several(&found.field),
+            _ => false,
+        };
+        let path = path_in_jq(&found.field.split('.').map(str::to_owned).collect::<Vec<_>>());
+        let is_source = self.task == Task::Translation && found.field == self.corpus.source_field;
+        (is_list && !is_source).then(|| each(&path, &format!("{path} = $text")))
+    }
+
+    /// Names the template that joins the lists of a source.
+    fn template_of(&self, found: &Mended) -> String {
+        let is_source = self.task == Task::Translation && found.field == self.corpus.source_field;
+        let is_list = matches!(found.form, Form::Points | Form::Keywords | Form::Words);
+        match is_source && is_list {
+            true => {
+                let template = flag("data.corpus.source_field", &format!("{{{}}}", found.field));
+                format!("\nor to read the file as it is, with each list joined by spaces: {template}")
+            }
+            false => String::new(),
+        }
     }
 
     /// Says how the rows are read without a text in such a field.

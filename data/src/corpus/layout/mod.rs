@@ -25,6 +25,7 @@
 //! | answers without texts | `mended.rs` | nothing: the message says how to make texts of them |
 //! | texts that are lists of words | `word_lists.rs` | nothing: the message says how to make texts of them |
 //! | several texts with the same class or the same answers | `alternatives.rs` | nothing: the message says how to make a row of each |
+//! | pairs with a list of texts on one side | `references.rs` | translation, with a template; or the message says how to make a row of each |
 //! | texts that are lists, next to a class or alone | `listed.rs` | the same, with a template of the list |
 //! | lists of values without names, and lists of such lists | `unnamed.rs` | nothing: the message says how to name the values |
 //! | columns in one object | `pandas.rs` | nothing: the message says how to make rows of them |
@@ -48,6 +49,7 @@ mod converted_tests;
 mod extractive;
 mod flags;
 mod foreign;
+mod html_table;
 mod joined;
 mod languages;
 #[cfg(test)]
@@ -63,12 +65,14 @@ mod pandas;
 mod parts;
 mod preferred;
 mod recognize;
+mod references;
 mod rejected;
 #[cfg(test)]
 mod roles_tests;
 mod said;
 mod scored;
 mod second_text;
+mod slack;
 mod spans;
 mod spelled;
 mod splits;
@@ -146,6 +150,7 @@ pub struct RowReader<'a> {
 pub fn check_layout(entries: &[PathBuf], reader: &RowReader<'_>) -> Result<()> {
     let mut files = Vec::new();
     for entry in entries.iter().filter(|entry| entry.exists()) {
+        reader.check_export(entry)?;
         files_below(entry, &mut files)?;
     }
     files.iter().try_for_each(|file| {
@@ -221,6 +226,9 @@ impl RowReader<'_> {
         if let Some(list) = wrapped.filter(|_| wrapped::has_most_text(&rows, layout.as_ref())) {
             return bad(list.advice(file));
         }
+        if let Some(advice) = self.advice_for_references((file, format), (&rows, &order), layout.as_ref()) {
+            return bad(advice);
+        }
         let Some(layout) = layout.map(|layout| self.turned(layout, &rows)) else {
             return self.check_second_text((&rows, &order), files);
         };
@@ -248,7 +256,7 @@ impl RowReader<'_> {
             return bad(advice);
         }
         let Some((task, flags)) = self.flags(&layout) else {
-            let advice = table::advice_for_ratings(&rows, file, format);
+            let advice = self.advice_for_ratings(&rows, file, format);
             return bad(format!("{rows_are}, good and bad ones, which Kiln cannot tell apart\n{advice}"));
         };
         self.answer(&rows_are, &layout, (&rows, &order), (task, flags), (file, format))

@@ -114,7 +114,7 @@ impl RowReader<'_> {
             Task::Mlm | Task::Tagging => false,
         };
         if self.text.format == TextFormat::Preferences && self.task == Task::Lm {
-            return contradicted(file, format);
+            return self.note_on_written((file, format), rows).or_else(|| contradicted(file, format));
         }
         let left_out = || if reads_rows { self.left_out(file, format, rows) } else { None };
         let written = if reads_rows { self.note_on_written((file, format), rows) } else { None };

@@ -5,8 +5,9 @@
 //! | a good and a bad answer | opposite words in their names (`preferred_output`, `non_preferred_output`) |
 //! | a bad answer next to a conversation or an answer | a word in its name (`rejected_response`) |
 //! | numbered answers | names that differ in a number or a letter (`response_a`, `response_b`) |
-//! | a list of answers | a name of answers, and ratings of them or the number of the best one |
+//! | a list of answers | a name of answers, and ratings of them, a mark, or the number of the best one |
 
+mod listed;
 mod names;
 mod numbered;
 #[cfg(test)]
@@ -19,8 +20,7 @@ use self::names::{Side, side_of};
 use crate::corpus::fields::words_of;
 use crate::corpus::jq::{in_jq, path_in_jq};
 use crate::corpus::path::value_at;
-use crate::corpus::roles::{Role, is_of};
-use crate::corpus::text::{direction_of, is_system};
+use crate::corpus::text::is_system;
 use crate::corpus::values;
 
 /// Words of the fields with the question, best first.
@@ -107,10 +107,23 @@ impl Field<'_> {
         path_in_jq(&self.path)
     }
 
+    /// Whether it is a list of texts in a string, one for each turn.
+    fn is_written(&self) -> bool {
+        self.value.as_str().is_some_and(|text| values::written_texts(text).is_some())
+    }
+
+    /// Its text: of a written list the only one. Rows of several turns do not say which turn is better.
+    fn jq_of_text(&self) -> String {
+        match self.is_written() {
+            true => format!("({} | fromjson? | select(length == 1)[0])", self.jq()),
+            false => self.jq(),
+        }
+    }
+
     /// The path of the answer: of a list of texts, the first one.
     fn jq_of_answer(&self) -> String {
         let is_of_texts = self.value.as_array().is_some_and(|list| list.first().is_some_and(Value::is_string));
-        if is_of_texts { format!("{}[0]", self.jq()) } else { self.jq() }
+        if is_of_texts { format!("{}[0]", self.jq()) } else { self.jq_of_text() }
     }
 
     fn n_bytes(&self) -> usize {
@@ -131,8 +144,13 @@ pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Preferred> {
     rows.iter().take(20).find_map(|row| {
         let mut fields = Vec::new();
         collect(&mut Vec::new(), row, &mut fields);
-        let forms = [opposite, next_to_answer, numbered::of, in_list];
-        forms.into_iter().find_map(|form| form(rows, row, &fields))
+        let forms = [opposite, next_to_answer, numbered::of, listed::of];
+        let mut found = forms.into_iter().find_map(|form| form(rows, row, &fields))?;
+        let is_written = fields.iter().any(|field| field.is_written() && found.fields.contains(&field.name()));
+        if is_written && found.open.is_none() {
+            found.open = Some("rows whose lists have several texts, one for each turn, are left out".to_owned());
+        }
+        Some(found)
     })
 }
 
@@ -220,7 +238,7 @@ fn of_two(row: &Map<String, Value>, asked: Option<&Field<'_>>, [good, bad]: [&Fi
         [Some(asked), Some(good), Some(bad)] => Some([asked, good, bad].map(Field::name)),
         _ => None,
     };
-    let program = row_in_jq(row, asked.map(Field::jq).as_deref(), [&good.jq_of_answer(), &bad.jq_of_answer()]);
+    let program = row_in_jq(row, asked.map(Field::jq_of_text).as_deref(), [&good.jq_of_answer(), &bad.jq_of_answer()]);
     Preferred { fields: vec![good.name(), bad.name()], program: Some(program), open: None, renamed }
 }
 
@@ -278,64 +296,4 @@ fn next_to_answer(_: &[Map<String, Value>], row: &Map<String, Value>, fields: &[
     let path = messages.jq();
     let program = row_in_jq(row, Some(&format!("{path}[:-1]")), [&format!("[{path}[-1]]"), &bad.jq_of_answer()]);
     Some(Preferred { fields: vec![messages.name(), bad.name()], program: Some(program), open: None, renamed: None })
-}
-
-/// A list of answers, with ratings of them or the number of the best one.
-fn in_list(_: &[Map<String, Value>], row: &Map<String, Value>, fields: &[Field<'_>]) -> Option<Preferred> {
-    let list = fields.iter().find(|field| {
-        let is_of_answers = field.words().iter().any(|word| is_answer_word(&names::singular(word)));
-        let are_answers = |list: &Vec<Value>| {
-            list.len() > 1 && list.iter().all(|value| value.is_string() || value.is_object() && !is_message(value))
-        };
-        is_of_answers && field.value.as_array().is_some_and(are_answers)
-    })?;
-    let values = list.value.as_array()?;
-    let asked = prompt(fields, &[list])?;
-    let (asked_path, path) = (asked.jq(), list.jq());
-    let found = |program: Option<String>, open: Option<String>| Preferred {
-        fields: vec![list.name()],
-        program,
-        open,
-        renamed: None,
-    };
-
-    let sorted = |text: &str, rating: &str, high_is_good: bool, from: &str| {
-        let order = if high_is_good { ["max_by", "min_by"] } else { ["min_by", "max_by"] };
-        let [chosen, rejected] = order.map(|order| format!("($all | {order}({rating}){text})"));
-        let made = row_in_jq(row, Some(&asked_path), [&chosen, &rejected]);
-        // Answers with the same ratings are not better or worse.
-        let are_rated = format!("select({from} | map({rating}) | unique | length > 1)");
-        format!("{are_rated} | {from} as $all | {made} | select(.chosen != .rejected)")
-    };
-    if let Some(first) = values[0].as_object() {
-        let texts = first.iter().filter(|(_, value)| value.is_string());
-        let (text, _) = texts.max_by_key(|(name, value)| {
-            (words_of(name).iter().any(|word| is_answer_word(word)), value.to_string().len())
-        })?;
-        let rating =
-            first.iter().find_map(|(name, value)| Some((name, direction_of(name)?)).filter(|_| value.is_number()));
-        // Answers about a text are alike.
-        let has_context = fields.iter().any(|field| is_of(Role::Context, &field.name()));
-        let Some((rating, high_is_good)) = rating else {
-            return (!has_context).then(|| found(None, Some("say which answer of a row is better".to_owned())));
-        };
-        return Some(found(Some(sorted(&in_jq(text), &in_jq(rating), high_is_good, &path)), None));
-    }
-
-    let numbers = |field: &&Field<'_>| {
-        let list = field.value.as_array();
-        list.is_some_and(|list| list.len() == values.len() && list.iter().all(Value::is_number))
-    };
-    let rated = fields.iter().filter(numbers).find_map(|field| Some((field, direction_of(field.path.last()?)?)));
-    if let Some((rating, high_is_good)) = rated {
-        let both = format!("([{}, {path}] | transpose)", rating.jq());
-        return Some(found(Some(sorted("[1]", ".[0]", high_is_good, &both)), None));
-    }
-    let is_choice =
-        |field: &&Field<'_>| field.value.is_u64() && field.words().iter().any(|word| CHOICES.contains(&word.as_str()));
-    if let Some(best) = fields.iter().find(is_choice) {
-        let made = row_in_jq(row, Some(&asked_path), ["$all[$best]", "($all | del(.[$best]))[0]"]);
-        return Some(found(Some(format!("{path} as $all | {} as $best | {made}", best.jq())), None));
-    }
-    None
 }

@@ -35,6 +35,12 @@ pub(super) fn recognize(rows: &[Map<String, Value>], order: &[String]) -> Option
     if is_rated(first) {
         return Some(Layout::Rated);
     }
+
+    // A question and its answer may be lists of messages, of which one alone is half of a conversation.
+    let are_messages = |names: &[&str; 2]| names.iter().all(|name| first.get(*name).is_some_and(is_list_of_messages));
+    if let Some([question, answer]) = ANSWERS.into_iter().find(are_messages) {
+        return Some(Layout::Answers { question: question.into(), answer: answer.into() });
+    }
     if let Some(field) = list_of_messages(first) {
         return Some(Layout::Conversations { field });
     }
@@ -62,14 +68,17 @@ pub(super) fn names_in(rows: &[Map<String, Value>]) -> Vec<String> {
     rows.first().into_iter().flat_map(|row| row.keys()).take(8).cloned().collect()
 }
 
-pub(super) fn list_of_messages(row: &Map<String, Value>) -> Option<String> {
+fn is_list_of_messages(value: &Value) -> bool {
     let is_message = |value: &Value| {
         let has = |name: &str| value.get(name).is_some();
         has("role") && (has("content") || has("tool_calls")) || has("from") && has("value")
     };
-    let is_list = |value: &Value| value.as_array().is_some_and(|list| list.first().is_some_and(is_message));
-    let known = ["messages", "conversations"].into_iter().find(|name| row.get(*name).is_some_and(is_list));
-    let other = || row.iter().find(|(_, value)| is_list(value)).map(|(name, _)| name.clone());
+    value.as_array().is_some_and(|list| list.first().is_some_and(is_message))
+}
+
+pub(super) fn list_of_messages(row: &Map<String, Value>) -> Option<String> {
+    let known = ["messages", "conversations"].into_iter().find(|name| row.get(*name).is_some_and(is_list_of_messages));
+    let other = || row.iter().find(|(_, value)| is_list_of_messages(value)).map(|(name, _)| name.clone());
     known.map(str::to_owned).or_else(other)
 }
 

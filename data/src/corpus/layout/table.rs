@@ -10,7 +10,7 @@ use super::{Layout, RowReader, extractive, preferred};
 use crate::corpus::jq;
 use crate::corpus::json::{FirstRows, usual_rows};
 use crate::corpus::pairs::names_columns;
-use crate::corpus::text::{Rating, Task};
+use crate::corpus::text::{Rating, Task, TextFormat};
 use crate::corpus::values::is_boolean;
 use crate::error::{Error, Result};
 use crate::formats::FileFormat;
@@ -46,10 +46,17 @@ impl RowReader<'_> {
         match self.flags(&layout) {
             Some(found) => self.answer(&rows_are, &layout, (&typed, &order), found, (file, format)),
             None => {
-                let advice = advice_for_ratings(&rows, file, format);
+                let advice = self.advice_for_ratings(&rows, file, format);
                 Err(Error::BadRows(format!("{rows_are}, good and bad ones, which Kiln cannot tell apart\n{advice}")))
             }
         }
+    }
+
+    /// Says what becomes of answers that are rated, if rows have some.
+    pub(super) fn advice_for_ratings(&self, rows: &[Map<String, Value>], file: &Path, format: FileFormat) -> String {
+        let command = |program: &str| jq::command(file, format, program);
+        let advice = rows.iter().find_map(Rating::of).map(|rating| rating.advice(rows, &command));
+        advice.map_or_else(String::new, |advice| format!("{advice}\n{}", self.read_with("chat", TextFormat::Chat)))
     }
 }
 
@@ -75,10 +82,4 @@ fn typed(rows: &[Map<String, Value>]) -> Vec<Map<String, Value>> {
         }
     }
     typed
-}
-
-/// Says what becomes of answers that are rated, if rows have some.
-pub(super) fn advice_for_ratings(rows: &[Map<String, Value>], file: &Path, format: FileFormat) -> String {
-    let command = |program: &str| jq::command(file, format, program);
-    rows.iter().find_map(Rating::of).map(|rating| rating.advice(rows, &command)).unwrap_or_default()
 }

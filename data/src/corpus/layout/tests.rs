@@ -174,7 +174,7 @@ fn rated_answers_are_never_offered() {
         assert!(chat.contains("answers that are rated (KTO)") && chat.contains("jq -c"), "{chat}");
         let fields = [chat, refusal("a.jsonl", &row, Task::Lm, DEFAULT)];
         assert!(
-            field != "text" || fields.iter().all(|text| text.contains("(KTO)") && !text.contains("--set")),
+            field != "text" || fields.iter().all(|text| text.contains("(KTO)") && !text.contains("data.text.field")),
             "{fields:?}"
         );
     }

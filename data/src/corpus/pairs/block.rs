@@ -7,7 +7,9 @@ use super::row::utf8;
 use super::{CorpusInput, Pair, RowParser, Table, keyed};
 use crate::corpus::block_start::BlockStart;
 use crate::error::{Error, Result};
-use crate::formats::{CsvRow, CsvRows, FileFormat, LineReader, Records, RowProblem, Wanted, Width, json_lines_at};
+use crate::formats::{
+    CsvRow, CsvRows, FileFormat, LineReader, Records, RowProblem, Wanted, Width, json_lines_at, with_one_line_end,
+};
 
 /// Text of one block: large enough that passing it to another thread costs nothing, small enough that a few workers
 /// share a small corpus.
@@ -87,7 +89,7 @@ impl PairBlock {
         let mut copy = |column: usize| {
             let cell = cells.get(column).ok_or_else(|| RowProblem::no_column(column, cells.len(), "columns"))?;
             let start = self.bytes.len();
-            self.bytes.extend_from_slice(cell);
+            self.bytes.extend_from_slice(&with_one_line_end(cell));
             Ok(start..self.bytes.len())
         };
         let text = match (problem, copy(columns.source), copy(columns.target)) {

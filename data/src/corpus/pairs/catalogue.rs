@@ -10,34 +10,39 @@ use crate::files::open_file;
 use crate::terminal::shell_path;
 
 /// Entries of gettext, without those that are marked as fuzzy or that have plurals.
-const PO: &str = concat!(
-    r##"import json, re; text = open(0, encoding="utf-8").read(); "##,
-    r##"joined = lambda part: "".join(json.loads(line, strict=False) for line in re.findall(r"\".*\"", part)); "##,
-    r##"entries = [entry for entry in re.split(r"\n\s*\n", text) if not re.search(r"^#,.*fuzzy", entry, re.M)]; "##,
-    r##"form = r"^msgid ((?:\".*\"\s*)+)msgstr ((?:\".*\"\s*)+)"; "##,
-    r##"found = [pair for entry in entries for pair in re.findall(form, entry, re.M)]; "##,
-    r##"[print(json.dumps({"src": joined(a), "trg": joined(b)})) for a, b in found if joined(a) and joined(b)]"##,
-);
+const PO: &str = r##"import json, re, sys
+text, left = open(0, encoding="utf-8-sig").read(), {"fuzzy": 0, "with plural forms": 0, "without a translation": 0}
+joined = lambda part: "".join(json.loads(line, strict=False) for line in re.findall(r"\".*\"", part))
+for entry in re.split(r"\n\s*\n", text):
+  if re.search(r"^#,.*fuzzy", entry, re.M): left["fuzzy"] += 1
+  elif re.search(r"^msgid_plural", entry, re.M): left["with plural forms"] += 1
+  else:
+    for pair in re.findall(r"^msgid ((?:\".*\"\s*)+)msgstr ((?:\".*\"\s*)+)", entry, re.M):
+      src, trg = map(joined, pair)
+      if src and trg: print(json.dumps({"src": src, "trg": trg}))
+      elif src: left["without a translation"] += 1
+found = ", ".join(f"{n} {what}" for what, n in left.items() if n)
+if found: print("entries left out:", found, file=sys.stderr)"##;
 /// Units of TMX without languages: the first two texts of each.
 const TMX: &str = concat!(
-    r##"import json, xml.etree.ElementTree as tree; root = tree.parse(open(0, "rb")); "##,
+    r##"import json, re, xml.etree.ElementTree as tree; root = ROOT; "##,
     r##"units = [["".join(side.itertext()) for side in unit.iter("seg")] for unit in root.iter("tu")]; "##,
     r##"[print(json.dumps({"src": unit[0], "trg": unit[1]})) for unit in units if len(unit) > 1]"##,
 );
 /// Units of TMX that have both `LANGUAGES`, in whichever order.
-const TMX_BY_NAME: &str = r##"import json, sys, xml.etree.ElementTree as tree
+const TMX_BY_NAME: &str = r##"import json, re, sys, xml.etree.ElementTree as tree
 left, languages = 0, LANGUAGES
 name = lambda side: (side.get("{http://www.w3.org/XML/1998/namespace}lang") or side.get("lang") or "").lower()
-for unit in tree.parse(open(0, "rb")).iterfind(".//{*}tu"):
+for unit in ROOT.iterfind(".//{*}tu"):
   sides = [(name(side), seg) for side in unit.iterfind("{*}tuv") for seg in side.iterfind("{*}seg")]
   texts = [next(("".join(seg.itertext()) for found, seg in sides if found == one.lower()), "") for one in languages]
   if all(one.strip() for one in texts): print(json.dumps(dict(zip(("src", "trg"), texts))))
   else: left += 1
 if left: print("units left out that lack a text in", " or ".join(languages) + ":", left, file=sys.stderr)"##;
 /// Units of XLIFF whose target is a translation: of the `LANGUAGE`, or of any if it is empty.
-const XLIFF: &str = r##"import json, sys, xml.etree.ElementTree as tree
+const XLIFF: &str = r##"import json, re, sys, xml.etree.ElementTree as tree
 left, other, language = 0, 0, LANGUAGE
-for file in tree.parse(open(0, "rb")).iterfind(".//{*}file"):
+for file in ROOT.iterfind(".//{*}file"):
   is_other = language and file.get("target-language", "").lower() != language.lower()
   for unit in [unit for kind in (".//{*}trans-unit", ".//{*}segment") for unit in file.iterfind(kind)]:
     sides = [unit.find(name) for name in ("{*}source", "{*}target")]
@@ -59,6 +64,9 @@ for block in re.split(r"\n\s*\n", open(0, encoding="utf-8-sig").read()):
   corrected = list(words)
   for start, end, right in sorted(edits, reverse=True): corrected[start:end] = [] if right == "-NONE-" else right.split()
   print(json.dumps({"src": " ".join(words), "trg": " ".join(corrected)}))"##;
+/// Reads XML, also text that another program has converted from UTF-16 under its old declaration.
+const ROOT: &str =
+    r#"tree.fromstring(re.sub(rb"(?i)^(\W*<\?xml[^>]*?)\sencoding=.utf-?16\w*.", rb"\1", open(0, "rb").read()))"#;
 /// Bytes of a catalogue in which languages are looked for.
 const LOOKED_AT: u64 = 8 << 20;
 
@@ -76,6 +84,7 @@ pub(super) fn command(path: &Path) -> Option<String> {
         "xlf" | "xliff" => xliff(&beginning(path)),
         _ => return None,
     };
+    let program = program.replace("ROOT", ROOT);
     Some(format!("python3 -c '{program}' < {} > rows.jsonl{said}", shell_path(path)))
 }
 
@@ -302,6 +311,21 @@ msgstr ""
         let segment = "<xliff version='2.0'><file><unit><segment state='initial'><source>a</source><target>a</target></segment></unit></file></xliff>";
         let Some((rows, ..)) = ran("b.xliff", segment) else { return };
         assert_eq!(rows, "");
+    }
+
+    #[test]
+    fn text_that_was_utf_16_is_read_under_its_old_declaration() {
+        for name in ["utf-16", "UTF-16LE", "utf-8"] {
+            let text = TMX_FILE.replace("version=\"1.0\"", &format!("version=\"1.0\" encoding=\"{name}\""));
+            let Some((rows, ..)) = ran("a.tmx", &text) else { return };
+            assert_eq!(rows, "{\"src\": \"a < b\", \"trg\": \"c x d\"}\n", "{name}");
+        }
+    }
+
+    #[test]
+    fn entries_of_gettext_that_are_left_out_are_counted() {
+        let Some((_, stderr, _)) = ran("a.po", PO_FILE) else { return };
+        assert_eq!(stderr, "entries left out: 1 fuzzy, 1 with plural forms, 1 without a translation\n");
     }
 
     #[test]

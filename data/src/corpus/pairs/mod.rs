@@ -10,6 +10,7 @@ mod keyed;
 mod named_texts;
 mod remedy;
 mod row;
+mod segments;
 mod table;
 mod two_files;
 
@@ -122,9 +123,9 @@ impl CorpusInput {
                 check_file(&source)?;
                 check_file(&target)?;
                 check_two_files(entry, [&source, &target])?;
-                if let Some(command) = PlainForm::pairs([&source, &target]) {
-                    let found = "they are subtitles, whose lines are numbers and times, too, and whose breaks differ between languages";
-                    return Err(Error::corpus(entry, format!("{found}\n{command}")));
+                let marked = || segments::refusal([&source, &target]);
+                if let Some(found) = PlainForm::pairs([&source, &target]).or_else(marked) {
+                    return Err(Error::corpus(entry, found));
                 }
                 if config.format == CorpusFormat::Auto
                     && let Some(found) = two_files::refusal([&source, &target])

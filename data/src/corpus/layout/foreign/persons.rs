@@ -1,5 +1,7 @@
 //! Messages of persons, one per row: how they become conversations in which one of the persons answers.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::{Foreign, WayOut};
@@ -9,12 +11,14 @@ use crate::corpus::path::value_at;
 
 /// Messages of a row, where rows do not say which conversation they belong to.
 pub(in crate::corpus::layout) const MESSAGES: usize = 8;
+/// What keeps conversations in which the assistant says something.
+const ANSWERED: &str = r#"select(.messages | any(.role == "assistant"))"#;
 /// Names of the field with the person, best first.
 const PERSONS: [&str; 9] = ["from", "sender", "author", "speaker", "user", "username", "nick", "name", "who"];
 /// Names of the field with the name in an object with the person, best first.
 const NAMES: [&str; 6] = ["name", "username", "nickname", "display_name", "global_name", "first_name"];
 /// Names of the field with the message, best first.
-const TEXTS: [&str; 7] = ["text", "content", "message", "body", "utterance", "msg", "value"];
+pub(super) const TEXTS: [&str; 7] = ["text", "content", "message", "body", "utterance", "msg", "value"];
 /// Words of a field that numbers conversations.
 const CONVERSATIONS: [&str; 9] =
     ["conversation", "dialogue", "dialog", "thread", "chat", "session", "meeting", "channel", "ticket"];
@@ -39,8 +43,9 @@ pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
     let names = names_of(all.iter().map(String::as_str))?;
     let number = rows[0].keys().find(|field| {
         let values: Vec<String> = rows.iter().filter_map(|row| Some(row.get(*field)?.to_string())).collect();
-        let recurs = values.iter().collect::<std::collections::HashSet<_>>().len() * 2 <= values.len();
-        words_of(field).iter().any(|word| CONVERSATIONS.contains(&word.as_str())) && recurs
+        let recurs = values.iter().collect::<HashSet<_>>().len() * 2 <= values.len();
+        let is_usual = 10 * values.len() >= 9 * rows.len();
+        words_of(field).iter().any(|word| CONVERSATIONS.contains(&word.as_str())) && recurs && is_usual
     });
 
     let answers = &names[1];
@@ -51,15 +56,28 @@ pub(super) fn of_persons(rows: &[Map<String, Value>]) -> Option<Foreign> {
         path_in_jq(&person),
         in_jq(text)
     );
-    let is_message = format!("map(select({} | strings | . != \"\"))", in_jq(text));
+    let is_message = format!("map(select({}({} | strings | . != \"\")))", conditions(rows), in_jq(text));
     let parts = match number {
         Some(number) => format!("group_by({})[]", in_jq(number)),
         None => format!("range(0; length; {MESSAGES}) as $i | .[$i:$i + {MESSAGES}]"),
     };
     Some(Foreign {
         name: format!("messages of persons in \"{}\", one per row", person.join(".")),
-        way_out: WayOut::OfAll(what(&names), format!("{is_message} | {parts} | {{messages: map({message})}}")),
+        way_out: WayOut::OfAll(
+            what(&names),
+            format!("{is_message} | {parts} | {{messages: map({message})}} | {ANSWERED}"),
+        ),
     })
+}
+
+/// Returns conditions of jq that leave out what a program wrote, such as who has joined, each with `and` behind it.
+pub(in crate::corpus::layout) fn conditions(rows: &[Map<String, Value>]) -> String {
+    let strings = |name: &str| rows.iter().filter_map(|row| row.get(name)?.as_str()).collect::<HashSet<&str>>();
+    let kinds = strings("type");
+    let is_note = kinds.len() > 1 && kinds.contains("message");
+    let of_kind = if is_note { ".type == \"message\" and " } else { "" };
+    let is_marked = !strings("subtype").is_empty();
+    of_kind.to_owned() + if is_marked { ".subtype == null and " } else { "" }
 }
 
 /// Returns the path to the name in an object with the person.

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::alternatives::{has_word, is_of_alternatives};
 use super::super::lists::lists_in;
+use super::persons::TEXTS;
 use super::{Foreign, READ_ROW, WayOut, meaning, with_messages, with_messages_if};
 use crate::corpus::fields::{is_about, words_of};
 use crate::corpus::jq::in_jq;
@@ -32,6 +33,9 @@ const DIALOGUES: [&str; 10] = [
     "dialogues",
 ];
 
+/// Roles of messages with what a tool has found.
+const TOOLS: [&str; 3] = ["function", "tool", "observation"];
+
 /// Returns the first field with a list of objects that `fits` accepts, with all objects of it in `rows`.
 fn list_of<'r>(
     rows: &'r [Map<String, Value>],
@@ -55,9 +59,13 @@ pub(super) fn is_dialogue(name: &str) -> bool {
 
 /// Returns the object of jq that maps names of roles; `None` if one of them is not known.
 fn roles_in_jq<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    roles_of(names).map(|found| json!(found).to_string())
+}
+
+/// Returns names of roles with their meanings; `None` if one of them is not known, or none is an assistant.
+fn roles_of<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<BTreeMap<&'a str, &'static str>> {
     let found: Option<BTreeMap<&str, &str>> = names.into_iter().map(|name| Some((name, meaning(name)?))).collect();
-    let found = found.filter(|found| found.values().any(|role| *role == "assistant"))?;
-    Some(json!(found).to_string())
+    found.filter(|found| found.values().any(|role| *role == "assistant"))
 }
 
 /// A list of turns with the roles as names.
@@ -84,7 +92,13 @@ pub(super) fn other_roles(rows: &[Map<String, Value>]) -> Option<Foreign> {
         list_of(rows, is_message).is_some()
     })?;
     let (field, turns) = list_of(rows, |turn| turn.get(role).is_some_and(Value::is_string) && turn.contains_key(text))?;
-    let roles = roles_in_jq(turns.iter().filter_map(|turn| turn.get(role)?.as_str()))?;
+    // What a tool says is read and not learned, as what the user says. Calls in a field of their own are refused elsewhere.
+    let has_calls = turns.iter().any(|turn| turn.contains_key("tool_calls") || turn.contains_key("function_call"));
+    let of_tools = |role: &&str| !has_calls && TOOLS.contains(role);
+    let of_turns: Vec<&str> = turns.iter().filter_map(|turn| turn.get(role)?.as_str()).collect();
+    let mut roles = roles_of(of_turns.iter().copied().filter(|role| !of_tools(role)))?;
+    roles.extend(of_turns.into_iter().filter(of_tools).map(|role| (role, "user")));
+    let roles = json!(roles).to_string();
 
     let name = |role: &str| format!("\"{role}\"");
     let mut found: Vec<String> = turns.iter().filter_map(|turn| turn.get(role)?.as_str().map(name)).collect();
@@ -242,6 +256,24 @@ pub(super) fn alternating(rows: &[Map<String, Value>], is_chat: bool) -> Option<
     let messages = format!("{path} | to_entries[] | {{role: {role}, content: .value}}");
     Some(Foreign {
         name: format!("conversations whose \"{field}\" is a list of texts in turn"),
+        way_out: with_messages(&[field], &messages),
+    })
+}
+
+/// A list of turns that have a text each and do not say who speaks: each second one is an answer.
+pub(super) fn alternating_objects(rows: &[Map<String, Value>]) -> Option<Foreign> {
+    let text = |turn: &Map<String, Value>| TEXTS.into_iter().find(|name| turn.get(*name).is_some_and(Value::is_string));
+    let n_strings = |turn: &Map<String, Value>| turn.values().filter(|value| value.is_string()).count();
+    let (field, turns) = list_of(rows, |turn| n_strings(turn) == 1 && text(turn).is_some())?;
+    let can_ask = rows[0].iter().any(|(name, value)| value.is_string() && is_of(Role::Question, name));
+    if can_ask || is_of_alternatives(field) || has_word(field, &REPLIES) || turns.len() < 2 * rows.len() {
+        return None;
+    }
+    let text = text(turns[0])?;
+    let role = "(if .key % 2 == 0 then \"user\" else \"assistant\" end)";
+    let messages = format!("{} | to_entries[] | {{role: {role}, content: .value{}}}", in_jq(field), in_jq(text));
+    Some(Foreign {
+        name: format!("conversations whose turns in \"{field}\" have a \"{text}\" each and follow in turn"),
         way_out: with_messages(&[field], &messages),
     })
 }

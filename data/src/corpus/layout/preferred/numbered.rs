@@ -46,7 +46,7 @@ pub(super) fn of(rows: &[Map<String, Value>], row: &Map<String, Value>, fields: 
 
     let made = |good: usize, bad: usize| {
         let [good, bad] = [good, bad].map(|at| answers[at].field.jq_of_answer());
-        row_in_jq(row, asked.map(Field::jq).as_deref(), [&good, &bad])
+        row_in_jq(row, asked.map(Field::jq_of_text).as_deref(), [&good, &bad])
     };
     let fields: Vec<String> = paths.iter().map(|field| field.name()).collect();
     let found = |program: Option<String>, open: Option<String>| Preferred { fields, program, open, renamed: None };

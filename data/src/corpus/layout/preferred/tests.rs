@@ -176,6 +176,7 @@ fn a_choice_that_is_not_clear_is_left_to_the_user() {
 #[test]
 fn a_list_of_answers_is_ordered_by_its_ratings() {
     let rated = "| {prompt: .instruction, chosen: ($all | max_by(.overall_score).response), rejected: ($all | min_by(.overall_score).response)} |";
+
     for (row, wanted) in [
         (
             r#"{"instruction": "q", "completions": [{"model": "x", "response": "a b", "overall_score": 3}, {"model": "y", "response": "c", "overall_score": 4}]}"#,
@@ -192,6 +193,22 @@ fn a_list_of_answers_is_ordered_by_its_ratings() {
         (
             r#"{"post": "q", "summaries": ["a", "b"], "choice": 1}"#,
             ".summaries as $all | .choice as $best | {prompt: .post, chosen: $all[$best], rejected: ($all | del(.[$best]))[0]}",
+        ),
+        (
+            r#"{"info": {"id": "t3", "post": "a q of words"}, "summaries": [{"text": "a b", "policy": "x"}, {"text": "c d", "policy": "y"}], "choice": 1}"#,
+            ".choice as $best | {prompt: .info.post, chosen: $all[$best].text, rejected: ($all | del(.[$best]))[0].text}",
+        ),
+        (
+            r#"{"question": "q", "answers": [{"answer_id": 7, "text": "a b", "pm_score": 1, "selected": true}, {"answer_id": 8, "text": "c d", "pm_score": 0, "selected": false}]}"#,
+            "chosen: ($all | max_by(.pm_score).text), rejected: ($all | min_by(.pm_score).text)",
+        ),
+        (
+            r#"{"question": "q", "replies": [{"text": "a b", "is_selected": false}, {"text": "c d", "is_selected": true}]}"#,
+            "select(($good | length > 0) and ($bad | length > 0)) | {prompt: .question, chosen: $good[0].text, rejected: $bad[0].text}",
+        ),
+        (
+            r#"{"prompt": {"text": "a q", "replies": [{"message_id": "7c1", "text": "a b", "role": "assistant", "rank": 0}, {"message_id": "8d", "text": "c d", "role": "assistant", "rank": 1}]}}"#,
+            "chosen: ($all | min_by(.rank).text), rejected: ($all | max_by(.rank).text)",
         ),
     ] {
         let made = program(row);
@@ -214,7 +231,32 @@ fn rows_with_one_answer_or_none_are_not_preferences() {
         r#"{"context": "t", "question": "q", "answers": [{"text": "a", "answer_start": 1}, {"text": "b", "answer_start": 2}]}"#,
         r#"{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}"#,
         r#"{"english": "a b", "italian": "c d"}"#,
+        r#"{"name": "a b c", "chat_messages": [{"uuid": "m0", "text": "a b", "sender": "human"}, {"uuid": "m1", "text": "c", "sender": "assistant"}]}"#,
     ] {
         assert!(of(&parsed(row)).is_none(), "{row}");
     }
+}
+
+#[test]
+fn lists_in_strings_become_their_texts() {
+    let row = |asked: &str, n: usize| {
+        let list = |text: &str| serde_json::json!([text]).to_string();
+        serde_json::json!({
+            "prompt": asked, "response_a": list(&format!("say \"{n}\"")), "response_b": list("no"),
+            "winner_model_a": n % 2, "winner_model_b": 1 - n % 2, "winner_tie": 0
+        })
+    };
+    let rows: Vec<Value> =
+        (0..8).map(|n| row(&format!("[\"ask {n}\"]"), n)).chain([row("[\"a\", \"b\"]", 9)]).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a.jsonl");
+    std::fs::write(&file, rows.iter().map(|row| format!("{row}\n")).collect::<String>()).expect("writable");
+    let rows: Vec<Map<String, Value>> = rows.iter().filter_map(|row| row.as_object().cloned()).collect();
+    let found = of(&rows).expect("answers");
+    assert!(found.open.is_some_and(|open| open.contains("several texts, one for each turn")));
+    let command =
+        crate::corpus::jq::command(&file, crate::formats::FileFormat::JSON, &found.program.expect("a program"));
+    let Some(made) = crate::corpus::followed::rows_made(&format!("x: {command}"), folder.path()) else { return };
+    assert_eq!(made.len(), 8, "without two turns: {made:?}");
+    assert_eq!(made[1], serde_json::json!({"prompt": "ask 1", "chosen": "say \"1\"", "rejected": "no"}));
 }

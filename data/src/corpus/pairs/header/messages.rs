@@ -5,7 +5,7 @@ use std::path::Path;
 use super::super::{CorpusConfig, Header};
 use super::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header};
 use super::texts::{asked, candidates, examples, varied_target, worth_reading};
-use super::{OR_REVERSED, names_are_set, says_direction, texts_of};
+use super::{OR_REVERSED, is_language, names_are_set, says_direction, texts_of};
 use crate::corpus::fields::{ANSWERS, names_behind, with_text_behind};
 use crate::error::Error;
 use crate::formats::way_of_lossy;
@@ -202,7 +202,10 @@ fn flags_of_two(texts: &[&str], names: &[&str], others: &[Vec<String>]) -> Strin
     let shown = examples(&left, names, others);
     match varied_target(&left, [source, target], names, others) {
         Some(varied) => format!("{}\n  that reads all columns; to read two alone: {flags}", with_all(varied)),
-        None if left.len() > MOST_IN_TEMPLATE => format!("{flags}\n  that leaves out {shown}"),
+        // A translation is made of one text: a third language, or a key, would stand in its source.
+        None if left.len() > MOST_IN_TEMPLATE || [source, target].into_iter().all(is_language) => {
+            format!("{flags}\n  that leaves out {shown}")
+        }
         None => format!("{flags}\n  that leaves out {shown}; to read all: {}", with_all(target)),
     }
 }
