@@ -13,7 +13,8 @@
 //! - an accumulator that anything but a product writes while products are in flight;
 //! - an accumulator that is zeroed on a path around a loop whose products are still in flight.
 //!
-//! The driver assembles like `ptxas -c -v`, and a program without `-c`, which reports this (notes C7509 to C7517) and counts registers as the device will.
+//! The driver assembles like `ptxas -c -v`, which reports this (notes C7509 to C7517) and counts registers as the device will. One of
+//! [`crate::device_queue::programs`] is assembled without `-c`.
 //! `CUBECL_CUDA_DUMP_PTX=FOLDER` writes the PTX that the driver gets.
 
 use cubecl::prelude::*;
