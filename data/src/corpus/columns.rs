@@ -30,6 +30,9 @@ pub(super) struct Column {
     first: String,
     /// Values that are not texts by themselves: identifiers, parse trees, tags, marks, or nothing.
     n_others: usize,
+    /// Values that are addresses or names of files.
+    n_places: usize,
+    n_dates: usize,
     pub(super) is_string: bool,
     pub(super) is_bool: bool,
 }
@@ -82,6 +85,40 @@ impl Column {
         self.n_others == self.n
     }
 
+    /// Whether it says where or when something is: nearly all its values are addresses or names of files, or dates.
+    pub(super) fn has_references(&self) -> bool {
+        self.has_places() || self.has_dates()
+    }
+
+    /// Whether nearly all its values are addresses or names of files.
+    pub(super) fn has_places(&self) -> bool {
+        self.n > 0 && 10 * self.n_places >= 9 * self.n
+    }
+
+    /// Whether nearly all its values are dates.
+    pub(super) fn has_dates(&self) -> bool {
+        self.n > 0 && 10 * self.n_dates >= 9 * self.n
+    }
+
+    /// Whether it has texts or words to read: neither references nor numbers, and not the same in all rows.
+    pub(super) fn can_be_read(&self, name: &str) -> bool {
+        let is_other = self.has_no_texts() || self.has_references() || self.has_numbers() || self.is_constant();
+        self.is_string && self.n > 0 && !is_other && !self.is_id(name)
+    }
+
+    /// Whether its values number their rows: one word with a number of its own, such as `US17`, or the number alone.
+    pub(super) fn numbers_rows(&self) -> bool {
+        let stem = |text: &'_ str| text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let first = &self.first[..stem(&self.first)];
+        let is_number = |text: &String| text.len() > stem(text) && &text[..stem(text)] == first;
+        self.is_unique() && !first.contains(char::is_whitespace) && self.distinct.iter().all(is_number)
+    }
+
+    /// Whether it has numbers alone.
+    pub(super) fn has_numbers(&self) -> bool {
+        self.n > 0 && self.distinct.iter().all(|text| values::number(text).is_some())
+    }
+
     /// Whether the field called `name` numbers or names its row.
     pub(super) fn is_id(&self, name: &str) -> bool {
         self.distinct.iter().all(|text| values::is_id(text)) || is_id_name(name) && 2 * self.n_words < 3 * self.n
@@ -129,6 +166,8 @@ impl Column {
             .iter()
             .any(|is_other| is_other(text));
         self.n_others += usize::from(is_other);
+        self.n_places += usize::from(values::is_place(text));
+        self.n_dates += usize::from(values::is_date(text));
         if self.first.is_empty() {
             text.clone_into(&mut self.first);
         }
@@ -177,7 +216,7 @@ fn collect(prefix: &str, row: &Map<String, Value>, columns: &mut BTreeMap<String
 pub(super) fn rank_of_class(name: &str, column: &Column) -> u8 {
     match name.rsplit('.').next().unwrap_or(name) {
         last if is_about(name) || is_of(Role::Context, last) || !column.is_short() => 0,
-        _ if column.is_id(name) || column.are_tags() => 0,
+        _ if column.is_id(name) || column.are_tags() || column.has_references() => 0,
         _ if column.is_varied() && column.has_words() && !has_word_of_class(name) => 0,
         last if is_label(last) => 4,
         last if has_label_word(last) || name.split('.').any(is_label) => 3,

@@ -230,6 +230,14 @@ pub(super) fn flag_of_lists(rows: &[Map<String, Value>]) -> Option<String> {
     most.iter().any(|name| name == EACH).then(|| template(&most))?.map(|template| flag("data.text.field", &template))
 }
 
+/// Returns the flag that reads the field or the lists with most of the text of `rows`; `None` without text.
+pub(super) fn flag_of_most(rows: &[Map<String, Value>]) -> Option<String> {
+    let Share { most, .. } = Share::of(rows, "")?;
+    let is_plain = !most.iter().any(|name| name == EACH);
+    let field = if is_plain { most.join(".") } else { template(&most)? };
+    Some(flag("data.text.field", &field))
+}
+
 /// Whether Jinja can spell the path.
 fn is_name(path: &[String]) -> bool {
     path.iter().all(|name| {

@@ -3,6 +3,7 @@
 mod guess;
 mod marked_lines;
 mod slashed;
+mod unnamed;
 mod words;
 
 use std::path::Path;
@@ -17,7 +18,6 @@ use crate::corpus::table_lines::ending_of_table;
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader, WordColumns, is_conll, way_of_lossy};
-use crate::terminal::shell_word;
 
 /// Lines that show the form of a file.
 const LINES: usize = 200;
@@ -162,35 +162,18 @@ fn first_lines(path: &Path) -> Result<Vec<String>> {
 fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'static str, String)]) -> String {
     let (first, others) = (&rows[0], &rows[1..]);
     let shown: Vec<String> = first.iter().take(12).map(|name| format!("\"{}\"", name.trim())).collect();
-    let meant = guess(rows, task, columns);
     let recurs = |at: &usize| {
         let is_same = |row: &Vec<String>| row.get(*at).is_some_and(|cell| *cell == first[*at]);
         !first[*at].trim().is_empty() && others.iter().any(is_same)
     };
 
     if let Some(at) = (0..first.len()).find(recurs) {
-        let name = |at: usize| {
-            let of_key = meant.iter().position(|column| *column == Some(at));
-            of_key.map_or_else(|| format!("column_{at}"), |key| columns[key].1.clone())
-        };
-        let names: Vec<String> = (0..first.len()).map(name).collect();
-        let is_tsv = FileFormat::by_name(path) == Some(FileFormat::TSV);
-        let delimiter = CsvRows::first_rows_by_name(path).map_or(b',', |(delimiter, _)| delimiter);
-        let delimiter = if delimiter == b'\t' { "\\t".to_owned() } else { char::from(delimiter).to_string() };
-        let file = if is_tsv { "rows.tsv" } else { "rows.csv" };
-        return format!(
-            "the first row ({}) is read as the names of the columns, but {} stands again below it: it seems to be data\n  to add a \
-             first row with names: (printf {}; {}) > {file}",
-            shown.join(", "),
-            shown.get(at).map_or("a cell", String::as_str),
-            shell_word(&format!("{}\\n", names.join(&delimiter))),
-            piped(path, "cat")
-        );
+        return unnamed::advice(path, rows, task, columns, at);
     }
 
     let missing: Vec<String> = lacking(first, columns).iter().map(|name| format!("\"{name}\"")).collect();
     let mut known = columns.to_vec();
-    let mut meant = meant;
+    let mut meant = guess(rows, task, columns);
     if task == Task::Classification {
         let texts = texts(rows, &meant, columns);
         if let Some(text) = texts.first() {

@@ -52,6 +52,7 @@ mod joined;
 mod languages;
 #[cfg(test)]
 mod languages_tests;
+mod left_out;
 mod listed;
 mod lists;
 mod marked;
@@ -300,12 +301,12 @@ impl RowReader<'_> {
             }
             Layout::Labelled { text, label } if task == Task::Classification => {
                 other_classes(rows, label, &[text], self.labels)
-                    + &share::rest(rows, &[text, label])
+                    + &left_out::other_texts(rows, order, &[text, label])
                     + &scored::note(rows, label, &flags, source)
             }
             Layout::LabelledPairs { text, pair, label } if task == Task::Classification => {
                 other_classes(rows, label, &[text, pair], self.labels)
-                    + &share::rest(rows, &[text, pair, label])
+                    + &left_out::other_texts(rows, order, &[text, pair, label])
                     + &self.fit_pairs(layout, rows, source)
                     + &scored::note(rows, label, &flags, source)
             }

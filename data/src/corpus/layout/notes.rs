@@ -69,7 +69,8 @@ impl RowReader<'_> {
         let languages = self.languages(file, &rows);
         let note = self.note(file, format, &rows);
         let of_lists = if note.is_none() { self.note_on_lists((file, format), &rows) } else { None };
-        note.into_iter().chain(of_lists).chain(languages).chain(rejected).chain(splits).collect()
+        let parts = if note.is_none() { self.part_left_out(file, &rows) } else { None };
+        note.into_iter().chain(of_lists).chain(languages).chain(rejected).chain(splits).chain(parts).collect()
     }
 
     /// Says how the model learns into which language it translates, where a field of pairs names several.

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 pub(super) use self::names::is_answer_word;
 use self::names::{Side, side_of};
-use crate::corpus::fields::words_of;
+use crate::corpus::fields::{is_id_name, words_of};
 use crate::corpus::jq::{in_jq, path_in_jq};
 use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_of};
@@ -308,7 +308,11 @@ fn in_list(_: &[Map<String, Value>], row: &Map<String, Value>, fields: &[Field<'
         format!("{are_rated} | {from} as $all | {made} | select(.chosen != .rejected)")
     };
     if let Some(first) = values[0].as_object() {
-        let texts = first.iter().filter(|(_, value)| value.is_string());
+        let is_text = |(name, value): &(&String, &Value)| {
+            value.as_str().is_some_and(|text| !values::is_id(text) && !values::is_place(text) && !values::is_date(text))
+                && !is_id_name(name)
+        };
+        let texts = first.iter().filter(is_text);
         let (text, _) = texts.max_by_key(|(name, value)| {
             (words_of(name).iter().any(|word| is_answer_word(word)), value.to_string().len())
         })?;
