@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::fields::{Strings, has_label_word, has_word_of_class, is_about, is_id_name, is_label};
+use super::fields::{
+    Strings, has_label_word, has_word_of_class, is_about, is_analysis, is_id_name, is_label, is_of_persons, is_someone,
+};
 use super::path::value_at;
 use super::roles::{Role, is_of};
 use super::values;
@@ -104,6 +106,12 @@ impl Column {
     pub(super) fn can_be_read(&self, name: &str) -> bool {
         let is_other = self.has_no_texts() || self.has_references() || self.has_numbers() || self.is_constant();
         self.is_string && self.n > 0 && !is_other && !self.is_id(name)
+    }
+
+    /// Whether it says who wrote the text next to it: by its name, with values of one word.
+    pub(super) fn names_someone(&self, name: &str) -> bool {
+        // A name of something stands in one row.
+        is_someone(name) && self.n_words < 2 * self.n && !self.is_unique()
     }
 
     /// Whether its values number their rows: one word with a number of its own, such as `US17`, or the number alone.
@@ -223,6 +231,24 @@ pub(super) fn rank_of_class(name: &str, column: &Column) -> u8 {
         _ if column.recurs() => 2,
         _ => u8::from(column.is_bool),
     }
+}
+
+/// Different values from which a field of several words that recur is not a class.
+const ENOUGH_VALUES: usize = 10;
+
+/// Names the columns with texts that are not `read`, with an example of each; `None` if there are none.
+pub(super) fn left_out<'c>(columns: impl Iterator<Item = (&'c str, &'c Column)>, read: &[&str]) -> Option<String> {
+    let can_be = |name: &str, column: &Column| {
+        let is_title = name.rsplit('.').next().is_some_and(|last| last.eq_ignore_ascii_case("title"));
+        let is_other =
+            is_about(name) && !is_title || is_of_persons(name) || column.names_someone(name) || is_analysis(name);
+        // One word of one row says nothing.
+        let is_text = column.has_words() || column.n_distinct() > 1;
+        let recurs = column.recurs() && (!column.has_words() || column.n_distinct() < ENOUGH_VALUES);
+        column.can_be_read(name) && is_text && !is_other && !recurs && !read.contains(&name)
+    };
+    let found: Vec<(&str, &Column)> = columns.filter(|(name, column)| can_be(name, column)).collect();
+    (!found.is_empty()).then(|| with_examples(found.into_iter()))
 }
 
 /// Names fields with an example of each: `"a" ("the cat ...")`.

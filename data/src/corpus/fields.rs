@@ -93,6 +93,8 @@ const ABOUT: [&str; 19] = [
     "filename",
 ];
 
+/// Words of fields that say who wrote a text.
+const PEOPLE: [&str; 10] = ["user", "author", "name", "sender", "from", "by", "speaker", "username", "nick", "channel"];
 /// Words that end the names of fields with the persons who made something.
 const PERSONS: [&str; 10] = [
     "author",
@@ -197,6 +199,11 @@ pub(super) fn is_id_name(name: &str) -> bool {
     // Next to other languages, "id" is Indonesian.
     let is_language = words.len() == 1 && words_of(outer).iter().any(|word| word.starts_with("translation"));
     has_id && !is_class && !is_language
+}
+
+/// Whether a word of the name says that the field has the name of somebody.
+pub(super) fn is_someone(name: &str) -> bool {
+    words_of(name).iter().any(|word| PEOPLE.contains(&word.as_str()))
 }
 
 /// Whether the name says that the field names the persons who made something, such as `authors` and `editor_name`.

@@ -8,7 +8,7 @@ mod words;
 
 use std::path::Path;
 
-use self::guess::{are_names, cells, guess, other_classes, texts, unclear_class};
+use self::guess::{are_names, cells, guess, left_out, other_classes, texts, unclear_class};
 use super::several::Several;
 use super::{FAST_TEXT, LabelConfig};
 use crate::corpus::jq::{piped, with_other_output};
@@ -206,6 +206,7 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
     let wrong_bytes = rows.iter().flatten().find(|cell| cell.contains(char::REPLACEMENT_CHARACTER));
     let first_convert = wrong_bytes
         .map_or(String::new(), |cell| format!("\n  first of all, it is not in UTF-8: {}", way_of_lossy(cell)));
+    let or_classes = or_classes + &left_out(rows, task, &meant);
     let or_data = if are_names(rows) { "" } else { "\n  if the first row is data: add one with names above it" };
     format!(
         "the first row names the columns, and none of them is {}: it has {}{first_convert}\n  to name the columns: {}{or_classes}{or_data}{}",

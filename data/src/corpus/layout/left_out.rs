@@ -5,8 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::RowReader;
-use super::recognize::is_name_of_someone;
-use crate::corpus::columns::{Column, column_at, columns_of, with_examples};
+use crate::corpus::columns::{Column, column_at, columns_of, left_out};
 use crate::corpus::fields::{is_about, is_analysis, is_of_persons};
 use crate::corpus::labelled::LabelConfig;
 use crate::corpus::pairs::flag;
@@ -16,35 +15,16 @@ use crate::corpus::text::Task;
 
 /// Words of a part of a text that rows are about, at most.
 const MOST_WORDS: usize = 4;
-/// Different values from which a field that recurs is not a class.
-const ENOUGH_VALUES: usize = 10;
-
 /// Names the fields with texts that are not `read`, with an example of each; empty if there are none.
 pub(super) fn other_texts(rows: &[Map<String, Value>], order: &[String], read: &[&String]) -> String {
     if read.iter().any(|name| name.contains('{')) {
         return share::rest(rows, read);
     }
     let columns = columns_of(rows);
-    let can_be = |name: &str, column: &Column| {
-        let is_title = name.rsplit('.').next().is_some_and(|last| last.eq_ignore_ascii_case("title"));
-        let is_other = is_about(name) && !is_title || is_of_persons(name) || is_name_of_someone(rows, name);
-        // One word of one row says nothing.
-        let is_text = column.has_words() || column.n_distinct() > 1;
-        let recurs = column.recurs() && (!column.has_words() || column.n_distinct() < ENOUGH_VALUES);
-        column.can_be_read(name)
-            && is_text
-            && !is_other
-            && !is_analysis(name)
-            && !recurs
-            && !read.iter().any(|one| *one == name)
-    };
-    let found: Vec<(&str, &Column)> = order
-        .iter()
-        .filter_map(|name| columns.get_key_value(name))
-        .map(|(name, column)| (name.as_str(), column))
-        .filter(|(name, column)| can_be(name, column))
-        .collect();
-    if found.is_empty() { String::new() } else { format!("\nthat leaves out {}", with_examples(found.into_iter())) }
+    let in_order = order.iter().filter_map(|name| columns.get_key_value(name));
+    let read: Vec<&str> = read.iter().map(|name| name.as_str()).collect();
+    let found = left_out(in_order.map(|(name, column)| (name.as_str(), column)), &read);
+    found.map_or(String::new(), |found| format!("\nthat leaves out {found}"))
 }
 
 impl RowReader<'_> {

@@ -58,6 +58,7 @@ mod lists;
 mod marked;
 mod mended;
 mod mixed;
+mod nested;
 mod notes;
 mod other_spelling;
 mod pandas;
@@ -148,6 +149,9 @@ pub fn check_layout(entries: &[PathBuf], reader: &RowReader<'_>) -> Result<()> {
     let mut files = Vec::new();
     for entry in entries.iter().filter(|entry| entry.exists()) {
         files_below(entry, &mut files)?;
+    }
+    if let Some(found) = other_spelling::one_in_each(&files) {
+        return Err(Error::BadRows(found));
     }
     files.iter().try_for_each(|file| {
         reader.check_file(file, &files).map_err(|error| match error {
@@ -310,7 +314,10 @@ impl RowReader<'_> {
                     + &self.fit_pairs(layout, rows, source)
                     + &scored::note(rows, label, &flags, source)
             }
-            Layout::Texts { .. } if self.task == Task::Translation => as_pairs::unclear(rows, order),
+            Layout::Texts { .. } if self.task == Task::Translation => {
+                as_pairs::unclear(rows, order) + &nested::advice(rows, source)
+            }
+            Layout::Texts { .. } if self.task == Task::Classification => nested::advice(rows, source),
             Layout::Pairs { .. } | Layout::Answers { .. } => {
                 let alone = match layout {
                     Layout::Pairs { .. } => self.one_text(rows, order),

@@ -9,16 +9,14 @@ use crate::corpus::asked::Asked;
 use crate::corpus::columns::{Column, column_at, columns_of};
 use crate::corpus::compared::compared_among;
 use crate::corpus::fields::{
-    ANSWERS, has_label_word, is_about, is_analysis, is_label, is_likely_label, is_of_persons, is_text, words_of,
+    ANSWERS, has_label_word, is_about, is_analysis, is_label, is_likely_label, is_of_persons, is_text,
 };
-use crate::corpus::pairs::{says_direction, texts_of};
+use crate::corpus::pairs::{are_of_languages, says_direction, texts_of};
 use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_changed_into, is_of};
 use crate::corpus::text::Rating;
 use crate::corpus::values::is_annotated;
 
-/// Words of fields that say who wrote a text.
-const PEOPLE: [&str; 10] = ["user", "author", "name", "sender", "from", "by", "speaker", "username", "nick", "channel"];
 /// Tags of words from which they recur.
 const ENOUGH_TAGS: usize = 40;
 
@@ -150,7 +148,8 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let can_be = |name: &str| !columns[name].is_constant();
     let are_texts = |source: &str, target: &str| says_direction(source, target) || can_be(source) && can_be(target);
     let varies = |name: &&str| !columns[*name].recurs();
-    let is_known = |pair: &[&str; 2]| says_direction(pair[0], pair[1]) && pair.iter().all(varies);
+    let are_named = |[one, other]: &[&str; 2]| says_direction(one, other) || are_of_languages(one, other);
+    let is_known = |pair: &[&str; 2]| are_named(pair) && pair.iter().all(varies);
     let is_pair = two.len() == 2 && (label.is_none() || is_changed_into(two[0], two[1]).is_some());
     let mut names = if is_pair || are_several && two.len() > 2 { two } else { all.clone() };
 
@@ -199,10 +198,7 @@ pub(super) fn compared_texts(rows: &[Map<String, Value>], order: &[String]) -> O
 
 /// Whether a field says who wrote a text: by its name, with values of one word.
 pub(super) fn is_name_of_someone(rows: &[Map<String, Value>], name: &str) -> bool {
-    let is_someone = words_of(name).iter().any(|word| PEOPLE.contains(&word.as_str()));
-    let column = column_at(rows, name);
-    // A name of something stands in one row.
-    is_someone && column.n_words < 2 * column.n && !column.is_unique()
+    column_at(rows, name).names_someone(name)
 }
 
 /// Returns the fields of rows with texts of several words, in the order of the file: no names, no words that recur in all rows, and nothing

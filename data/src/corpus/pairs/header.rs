@@ -16,7 +16,7 @@ pub(crate) use self::messages::flag;
 use self::messages::{ask, counted, lacks_a_column, numbers_decide, taken_as_header, taken_as_pair, two_choices};
 pub(super) use self::messages::{field_flags, with_other_headers};
 use self::role::Role;
-pub(in crate::corpus) use self::role::is_language;
+pub(in crate::corpus) use self::role::{are_of_languages, is_language};
 use self::texts::columns_of_texts;
 use super::{CorpusConfig, Header, OR_REVERSED};
 use crate::corpus::asked::is_answer;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::corpus::columns::{Column, ENOUGH_ROWS, choose_class, rank_of_class};
+use crate::corpus::columns::{self, Column, ENOUGH_ROWS, choose_class, rank_of_class};
 use crate::corpus::compared::compared_among;
 use crate::corpus::fields::{
     Strings, has_label_word, has_word_of_class, is_about, is_analysis, is_label, is_likely_label, is_of_persons,
@@ -152,6 +152,15 @@ pub(super) fn other_classes(rows: &[Vec<String>], task: Task, meant: &[Option<us
     let is_open = task == Task::Classification && meant[1].is_some_and(|at| !has_word_of_class(rows[0][at].trim()));
     let found = (0..rows[0].len()).filter(|at| is_open && can_be(at));
     found.map(|at| rows[0][at].trim().to_owned()).collect()
+}
+
+/// Names the columns with texts that are not meant, with an example of each; empty if there are none.
+pub(super) fn left_out(rows: &[Vec<String>], task: Task, meant: &[Option<usize>]) -> String {
+    let columns: Vec<(&str, Column)> = (0..rows[0].len()).map(|at| (rows[0][at].trim(), column(rows, at))).collect();
+    let read: Vec<&str> = meant.iter().flatten().map(|at| rows[0][*at].trim()).collect();
+    let named = columns.iter().map(|(name, column)| (*name, column)).filter(|(name, _)| !name.is_empty());
+    let found = columns::left_out(named, &read).filter(|_| task == Task::Classification);
+    found.map_or(String::new(), |found| format!("\n  that leaves out {found}"))
 }
 
 /// Returns which columns are probably meant. Those with the wanted names are. Else labels have a usual name or the values that recur most,
