@@ -70,5 +70,6 @@ mod together;
 mod tokenizer_settings;
 mod training;
 mod translations;
+mod twelfth_trial;
 mod weights_out_of_range;
 mod whole_conversations;
