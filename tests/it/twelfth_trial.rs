@@ -32,7 +32,8 @@ fn notes_on_tables_of_pairs_come_with_data_split_too() {
     let kept = ["data.train=uspto.csv", "data.split=0.1", "data.corpus.header=no"];
     assert!(shown(dry(&place, PAIRS, &kept)).contains("has 3 columns: 0 is the source"), "the user decides");
 
-    let marked = |n: usize| format!("{}\t{}\t{}\tThe dog {n} barks.\tA dog barks {n} times.\n", n % 2, 1000 + n, 2000 + n);
+    let marked =
+        |n: usize| format!("{}\t{}\t{}\tThe dog {n} barks.\tA dog barks {n} times.\n", n % 2, 1000 + n, 2000 + n);
     let header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n";
     place.write("msr.tsv", header.to_owned() + &(0..120).map(marked).collect::<String>());
     let said = shown(dry(&place, PAIRS, &["data.train=msr.tsv", "data.split=0.1"]));
@@ -42,9 +43,13 @@ fn notes_on_tables_of_pairs_come_with_data_split_too() {
 #[test]
 fn a_file_that_is_one_document_comes_with_what_it_is() {
     let place = Workplace::new();
-    let row = |n: usize| format!("{{\"id\": {n}, \"abstract\": \"The words {n} of an abstract.\", \"title\": \"Words\"}}\n");
+    let row =
+        |n: usize| format!("{{\"id\": {n}, \"abstract\": \"The words {n} of an abstract.\", \"title\": \"Words\"}}\n");
     place.write("arxiv.txt", (0..200).map(row).collect::<String>());
-    place.write("news.csv", (0..200).map(|n| format!("{},\"News {n}\",\"Text {n} of it.\"\n", n % 4)).collect::<String>());
+    place.write(
+        "news.csv",
+        (0..200).map(|n| format!("{},\"News {n}\",\"Text {n} of it.\"\n", n % 4)).collect::<String>(),
+    );
     place.write("prot.fasta", (0..40).map(|n| format!(">p{n}\nMKVLAAGIVGGSAWWT\nMKVLAAGIVGGS\n")).collect::<String>());
     for (file, wanted) in [
         ("arxiv.txt", "--set data.text.format=jsonl --set data.text.field=abstract"),
@@ -65,11 +70,13 @@ fn columns_whose_names_repeat_are_numbered_and_others_are_read() {
     let place = Workplace::new();
     let header = "Summary;Issue key;Issue Type;Status;Priority;Labels;Labels;Description\n";
     let row = |n: usize| {
-        let (kind, status, priority) = (["Bug", "Task"][n % 2], ["Open", "Done"][n / 2 % 2], ["Major", "Minor"][n / 4 % 2]);
+        let (kind, status, priority) =
+            (["Bug", "Task"][n % 2], ["Open", "Done"][n / 2 % 2], ["Major", "Minor"][n / 4 % 2]);
         format!("The summary {n};KILN-{n};{kind};{status};{priority};{};b;The description of {n}.\n", ["a", "c"][n % 2])
     };
     place.write("jira.csv", header.to_owned() + &(0..160).map(row).collect::<String>());
-    let said = dry(&place, CLASSES, &["data.train=jira.csv"]).refused(3, &["label_field=NAME", "\"Issue Type\""]).stderr;
+    let said =
+        dry(&place, CLASSES, &["data.train=jira.csv"]).refused(3, &["label_field=NAME", "\"Issue Type\""]).stderr;
     assert!(!said.contains("Labels ("), "{said}");
     let named = |label: &'static str| ["data.train=jira.csv", "data.labels.text_field=Description", label];
     let said = shown(dry(&place, CLASSES, &named("data.labels.label_field=Issue Type")));
@@ -109,7 +116,8 @@ fn missing_labels_are_left_out_of_the_rows_for_validation_too() {
     };
     place.write("train.jsonl", (0..150).map(row).collect::<String>());
     place.write("dev.jsonl", (150..210).map(row).collect::<String>());
-    let keys = ["data.labels.text_field=sentence1", "data.labels.pair_field=sentence2", "data.labels.label_field=gold_label"];
+    let keys =
+        ["data.labels.text_field=sentence1", "data.labels.pair_field=sentence2", "data.labels.label_field=gold_label"];
     let with = |files: [&'static str; 2]| [&files[..], &keys].concat();
     let said = shown(dry(&place, CLASSES, &with(["data.train=train.jsonl", "data.valid=dev.jsonl"])));
     assert_eq!(said.matches("to stand for missing labels").count(), 1, "{said}");
@@ -125,7 +133,8 @@ fn lines_of_words_and_lines_of_tags_are_joined() {
     let place = Workplace::new();
     place.write("seq.in", (0..60).map(|n| format!("play the song {n} by Ada\n")).collect::<String>());
     place.write("seq.out", "O O B-track I-track O B-artist\n".repeat(60));
-    let said = dry(&place, TAGS, &["data.train=seq.in,seq.out"]).refused(2, &["lines of words and lines of tags"]).stderr;
+    let said =
+        dry(&place, TAGS, &["data.train=seq.in,seq.out"]).refused(2, &["lines of words and lines of tags"]).stderr;
     let Some(()) = follow(&place, &said, "paste ", "rows.jsonl") else { return };
     let said = shown(dry(&place, TAGS, &["data.train=rows.jsonl", "data.split=0.1"]));
     assert!(said.contains("B-track") && said.contains("of 60 rows"), "{said}");
@@ -134,7 +143,8 @@ fn lines_of_words_and_lines_of_tags_are_joined() {
 #[test]
 fn a_printed_first_row_names_both_texts_and_rows_without_one_are_counted() {
     let place = Workplace::new();
-    let row = |n: usize| format!("\"{}\",\"The class of {n}\",\"Reuters - the label {n} is here, and so on.\"\n", n % 4 + 1);
+    let row =
+        |n: usize| format!("\"{}\",\"The class of {n}\",\"Reuters - the label {n} is here, and so on.\"\n", n % 4 + 1);
     place.write("test.csv", (0..120).map(row).collect::<String>());
     let said = dry(&place, CLASSES, &["data.train=test.csv"]).refused(3, &["printf 'label,text,text_pair"]).stderr;
     let Some(()) = follow(&place, &said, "(printf", "rows.csv") else { return };

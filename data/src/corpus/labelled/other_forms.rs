@@ -79,6 +79,9 @@ fn find_form(path: &Path, task: Task, config: &LabelConfig) -> Result<()> {
         ));
     }
     if let Some(rows) = &table {
+        if let Some(found) = quotes_as_text(path, rows, &lines) {
+            return refuse(found);
+        }
         let n_above = rows_above(rows);
         if n_above > 0 {
             return Err(refuse_lines_above(path, rows, n_above));
@@ -86,6 +89,23 @@ fn find_form(path: &Path, task: Task, config: &LabelConfig) -> Result<()> {
         check_delimiter(path, rows)?;
     }
     table.map_or(Ok(()), |rows| refuse(other_names(path, &rows, task, &columns)))
+}
+
+/// Says how quotes without a partner become text in a table whose columns are divided by tabs. `None` if they join no lines.
+fn quotes_as_text(path: &Path, rows: &[Vec<String>], lines: &[String]) -> Option<String> {
+    // Cells between tabs have no tabs.
+    let is_joined = |cell: &String| cell.contains('\n') && cell.contains('\t');
+    let n_tabs = |line: &String| line.matches('\t').count();
+    let is_usual = |n: usize| n > 0 && 2 * lines.iter().filter(|line| n_tabs(line) == n).count() > lines.len();
+    if !lines.iter().take(3).any(|line| is_usual(n_tabs(line))) || !rows.iter().flatten().any(is_joined) {
+        return None;
+    }
+    let program = r#"sed -E 's/\r$//; s/"/""/g; s/\t/"\t"/g; s/.*/"&"/'"#;
+    Some(format!(
+        "a quote (\") without a partner joins lines of the table into one cell: quotes seem to be text here\n  to keep them as text: {} > \
+         rows.tsv",
+        piped(path, program)
+    ))
 }
 
 /// Says how lines of fastText become a table. A text may have several classes, of which the table has the first.

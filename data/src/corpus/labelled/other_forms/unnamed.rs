@@ -112,6 +112,7 @@ fn not_read(rows: &[Vec<String>], meant: &[Option<usize>], name: &dyn Fn(usize) 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::process::Command;
 
     use super::*;
     use crate::corpus::labelled::LabelledCorpus;
@@ -162,6 +163,22 @@ mod tests {
         );
         assert!(said.contains("\"column_0\" (\"main0\")") && said.contains("are not read"), "{said}");
         assert!(said.contains("numbers on a scale (0.05 to 4.25") && said.contains("< rows.csv | jq"), "{said}");
+
+        // Quotes that belong to the text.
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("quotes.csv");
+        let row = |n: usize| {
+            format!("{}\t{}A man plays {n}.\tSomeone sings \"it\" {n}.\n", n % 3, if n % 20 == 1 { "\"" } else { "" })
+        };
+        fs::write(&path, (0..80).map(row).collect::<String>()).expect("writable");
+        let read = |path: &Path| LabelledCorpus::read(&[path.into()], Task::Classification, &LabelConfig::default());
+        let said = read(&path).expect_err("a quote").to_string();
+        let (_, command) = said.split_once("to keep them as text: ").unwrap_or_else(|| panic!("{said}"));
+        let ran = Command::new("sh").args(["-c", command]).current_dir(folder.path()).status().expect("a shell");
+        let rows = fs::read_to_string(folder.path().join("rows.tsv")).expect("rows");
+        assert!(ran.success() && rows.contains("\"\"\"A man plays 1.\"\t\"Someone sings \"\"it\"\" 1.\""), "{rows}");
+        let said = read(&folder.path().join("rows.tsv")).expect_err("no names").to_string();
+        assert!(said.contains("printf 'label\\ttext\\ttext_pair\\n'"), "{said}");
 
         // Posts with dates, that all have one class at the beginning.
         let post = |n: usize| {
