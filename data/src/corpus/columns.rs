@@ -104,7 +104,8 @@ impl Column {
 
     /// Whether it has texts or words to read: neither references nor numbers, and not the same in all rows.
     pub(super) fn can_be_read(&self, name: &str) -> bool {
-        let is_other = self.has_no_texts() || self.has_references() || self.has_numbers() || self.is_constant();
+        let is_value = self.has_no_texts() || self.has_references() || self.has_numbers() || self.numbers_rows();
+        let is_other = is_value || self.is_constant();
         self.is_string && self.n > 0 && !is_other && !self.is_id(name)
     }
 

@@ -189,15 +189,16 @@ pub(super) fn whole(rows: &[Map<String, Value>], fields: &[&str], label: &str) -
     template(&most).filter(|_| is_other)
 }
 
-/// Says where most of the text of `rows` is, if `fields` have less than half of it together, and how a template reads it.
-pub(super) fn elsewhere(rows: &[Map<String, Value>], fields: &[&str]) -> Option<String> {
+/// Says where most of the text of `rows` is, if `fields` have less than half of it together, and how a template reads it, with
+/// this `key`.
+pub(super) fn elsewhere(rows: &[Map<String, Value>], fields: &[&str], key: &str) -> Option<String> {
     let Share { most, .. } = Share::of_fields(rows, fields).filter(Share::is_small)?;
     let is_list = most.iter().any(|name| name == EACH);
     let template = template(&most).filter(|_| is_list && fields.iter().all(|field| most != path_of(field)))?;
     Some(format!(
         "\nmost of the text in the first rows is in \"{}\", which a template reads, in place of a name: {}",
         most[0],
-        flag("data.text.field", &template)
+        flag(key, &template)
     ))
 }
 

@@ -1,11 +1,12 @@
 //! Texts of rows with a class that the class is not learned from.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use super::RowReader;
-use crate::corpus::columns::{Column, column_at, columns_of, left_out};
+use crate::corpus::columns::{Column, column_at, columns_of, left_out, with_examples};
 use crate::corpus::fields::{is_about, is_analysis, is_of_persons};
 use crate::corpus::labelled::LabelConfig;
 use crate::corpus::pairs::flag;
@@ -21,10 +22,32 @@ pub(super) fn other_texts(rows: &[Map<String, Value>], order: &[String], read: &
         return share::rest(rows, read);
     }
     let columns = columns_of(rows);
-    let in_order = order.iter().filter_map(|name| columns.get_key_value(name));
     let read: Vec<&str> = read.iter().map(|name| name.as_str()).collect();
-    let found = left_out(in_order.map(|(name, column)| (name.as_str(), column)), &read);
-    found.map_or(String::new(), |found| format!("\nthat leaves out {found}"))
+    let parts = parts_of(rows, &columns, &read);
+    let named = || order.iter().filter_map(|name| columns.get_key_value(name));
+    let others = left_out(named().map(|(name, column)| (name.as_str(), column)), &read).unwrap_or_default();
+    let parts = named().filter(|(name, _)| parts.contains(name) && !others.contains(&format!("\"{name}\" (")));
+    let parts = with_examples(parts.map(|(name, column)| (name.as_str(), column)));
+    let found: Vec<String> = [parts, others].into_iter().filter(|names| !names.is_empty()).collect();
+    if found.is_empty() { String::new() } else { format!("\nthat leaves out {}", found.join(", ")) }
+}
+
+/// Returns the fields with a few words of the texts in the fields that are `read`.
+fn parts_of<'c>(rows: &[Map<String, Value>], columns: &'c BTreeMap<String, Column>, read: &[&str]) -> Vec<&'c String> {
+    let part_of_text = |row: &Map<String, Value>, name: &str| {
+        let texts = read.iter().filter_map(|field| value_at(row, field)?.as_str());
+        let part = value_at(row, name)?.as_str()?.trim().to_lowercase();
+        Some(!part.is_empty() && texts.into_iter().any(|text| text.to_lowercase().contains(&part)))
+    };
+    let is_part = |(name, column): &(&'c String, &Column)| {
+        let found: Vec<bool> = rows.iter().filter_map(|row| part_of_text(row, name)).collect();
+        let n_parts = found.iter().filter(|is_part| **is_part).count();
+        let is_short = column.n_words <= MOST_WORDS * column.n;
+        let can_be = column.can_be_read(name) && !is_about(name) && !is_of_persons(name) && !is_analysis(name);
+        let is_usual = found.len() * 2 > rows.len() && 10 * n_parts >= 9 * found.len();
+        can_be && is_short && is_usual && !read.contains(&name.as_str())
+    };
+    columns.iter().filter(is_part).map(|(name, _)| name).collect()
 }
 
 impl RowReader<'_> {
@@ -34,21 +57,8 @@ impl RowReader<'_> {
         if self.task != Task::Classification || text.contains('{') || pair.contains('{') || !has_classes(rows, label) {
             return None;
         }
-        let part_of_text = |row: &Map<String, Value>, name: &str| {
-            let texts = [text, pair].into_iter().filter_map(|field| value_at(row, field)?.as_str());
-            let part = value_at(row, name)?.as_str()?.trim().to_lowercase();
-            Some(!part.is_empty() && texts.into_iter().any(|text| text.to_lowercase().contains(&part)))
-        };
-        let is_part = |(name, column): &(&String, &Column)| {
-            let found: Vec<bool> = rows.iter().filter_map(|row| part_of_text(row, name)).collect();
-            let n_parts = found.iter().filter(|is_part| **is_part).count();
-            let is_short = column.n_words <= MOST_WORDS * column.n;
-            let is_read = [text, pair, label].contains(name);
-            let can_be = column.can_be_read(name) && !is_about(name) && !is_of_persons(name) && !is_analysis(name);
-            can_be && is_short && !is_read && found.len() * 2 > rows.len() && 10 * n_parts >= 9 * found.len()
-        };
         let columns = columns_of(rows);
-        let parts: Vec<&String> = columns.iter().filter(is_part).map(|(name, _)| name).collect();
+        let parts = parts_of(rows, &columns, &[text, pair, label]);
         (column_at(rows, text).n > 0 && !parts.is_empty()).then(|| {
             let names = parts.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
             let template: String = parts.iter().map(|name| format!("{{{name}}}: ")).collect();
@@ -117,7 +127,9 @@ mod tests {
         // A word that a class belongs to, next to two texts.
         let found = said(&|n| {
             format!(
-                "{{\"word\": \"word{n}\", \"sentence1\": \"one word{n} is here\", \"sentence2\": \"and a word{n} there\", \"label\": {}}}\n",
+                "{{\"word\": \"word{}\", \"sentence1\": \"one word{} is here\", \"sentence2\": \"and {n} there\", \"label\": {}}}\n",
+                n % 3,
+                n % 3,
                 n % 2
             )
         });

@@ -269,7 +269,7 @@ impl RowReader<'_> {
         source: (&Path, FileFormat),
     ) -> Result<()> {
         if let Some(unsure) = self.unsure(layout, rows, order) {
-            return Err(Error::BadRows(format!("{rows_are}{unsure}")));
+            return Err(Error::BadRows(format!("{rows_are}{unsure}{}", nested::advice(rows, source))));
         }
         let asked = self.asked_of(layout, rows, order);
         let as_pairs = self.flags_of_pairs(layout, rows, asked.as_ref());
@@ -304,9 +304,11 @@ impl RowReader<'_> {
                 unclear_class(rows, order, self.labels).map_or_else(String::new, |found| format!("\n{found}"))
             }
             Layout::Labelled { text, label } if task == Task::Classification => {
+                let nested = if self.task == Task::Translation { nested::advice(rows, source) } else { String::new() };
                 other_classes(rows, label, &[text], self.labels)
                     + &left_out::other_texts(rows, order, &[text, label])
                     + &scored::note(rows, label, &flags, source)
+                    + &nested
             }
             Layout::LabelledPairs { text, pair, label } if task == Task::Classification => {
                 other_classes(rows, label, &[text, pair], self.labels)

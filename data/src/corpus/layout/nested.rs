@@ -15,6 +15,7 @@ const SHOWN: usize = 6;
 struct Nested {
     path: Vec<String>,
     n_rows: usize,
+    longest: usize,
     n_bytes: usize,
     fields: Vec<String>,
 }
@@ -23,7 +24,8 @@ struct Nested {
 pub(super) fn advice(rows: &[Map<String, Value>], (file, format): (&Path, FileFormat)) -> String {
     let mut found = Vec::new();
     rows.iter().for_each(|row| collect(&mut Vec::new(), row, &mut found));
-    let usual = found.into_iter().filter(|list| 2 * list.n_rows > rows.len() && !list.fields.is_empty());
+    let is_usual = |list: &Nested| 2 * list.n_rows > rows.len() && list.longest > 1 && !list.fields.is_empty();
+    let usual = found.into_iter().filter(is_usual);
     let Some(list) = usual.max_by_key(|list| list.n_bytes) else { return String::new() };
     let path = path_in_jq(&list.path);
     let shown: Vec<String> = list.fields.iter().take(SHOWN).map(|name| format!("\"{name}\"")).collect();
@@ -40,7 +42,9 @@ fn collect(path: &mut Vec<String>, row: &Map<String, Value>, found: &mut Vec<Nes
         path.push(name.clone());
         match value {
             Value::Object(inside) => collect(path, inside, found),
-            Value::Array(list) if list.len() > 1 && list.iter().all(Value::is_object) => add(path, value, list, found),
+            Value::Array(list) if !list.is_empty() && list.iter().all(Value::is_object) => {
+                add(path, value, list, found)
+            }
             _ => {}
         }
         path.pop();
@@ -51,8 +55,14 @@ fn add(path: &[String], value: &Value, list: &[Value], found: &mut Vec<Nested>) 
     let names = || list[0].as_object().into_iter().flatten().map(|(name, _)| name.clone());
     let n_bytes = value.to_string().len();
     match found.iter_mut().find(|known| known.path == path) {
-        Some(known) => (known.n_rows, known.n_bytes) = (known.n_rows + 1, known.n_bytes + n_bytes),
-        None => found.push(Nested { path: path.to_vec(), n_rows: 1, n_bytes, fields: names().collect() }),
+        Some(known) => {
+            (known.n_rows, known.n_bytes) = (known.n_rows + 1, known.n_bytes + n_bytes);
+            known.longest = known.longest.max(list.len());
+        }
+        None => {
+            let (path, fields) = (path.to_vec(), names().collect());
+            found.push(Nested { path, n_rows: 1, longest: list.len(), n_bytes, fields });
+        }
     }
 }
 

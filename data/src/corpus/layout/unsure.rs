@@ -30,14 +30,21 @@ const WAYS: [(Task, &str); 3] = [
 ];
 
 impl RowReader<'_> {
-    /// Returns what to say of two texts in no known direction next to values that recur: these may be a class of one of them.
+    /// Returns what to say of two texts in no known direction next to values that recur, which may be a class of one of them, and of texts
+    /// next to lists with more text where pairs are wanted.
     pub(super) fn unsure(&self, layout: &Layout, rows: &[Map<String, Value>], order: &[String]) -> Option<String> {
-        let Layout::Pairs { source, target } = layout else { return None };
-        if self.knows_direction(layout) || self.has_named_a_field(rows) {
+        let fields: Vec<&str> = match layout {
+            Layout::Pairs { source, target } if !self.knows_direction(layout) => vec![source, target],
+            Layout::Texts { field } if self.task == Task::Translation => vec![field],
+            _ => return None,
+        };
+        if self.has_named_a_field(rows) {
             return None;
         }
-        // Two fields next to lists with more text are seldom what to learn.
-        let elsewhere = share::elsewhere(rows, &[source, target]).filter(|_| !are_of_languages(source, target));
+        // Fields next to lists with more text are seldom what to learn.
+        let are_named = matches!(fields[..], [source, target] if are_of_languages(source, target));
+        let key = if self.task == Task::Translation { "data.corpus.source_field" } else { "data.text.field" };
+        let elsewhere = share::elsewhere(rows, &fields, key).filter(|_| !are_named);
         let columns = columns_of(rows);
         let texts = texts_in(rows, order);
         let columns = || {
@@ -47,7 +54,8 @@ impl RowReader<'_> {
         // The same word in all rows says nothing.
         let can_be = |name: &str, column: &Column| !column.is_constant() && rank_of_class(name, column) > 0;
         let classes = || columns().filter(|(name, column)| !is_text(name) && can_be(name, column));
-        if texts.len() < 2 || classes().next().is_none() && elsewhere.is_none() {
+        let is_choice = fields.len() > 1 && texts.len() > 1 && classes().next().is_some();
+        if !is_choice && elsewhere.is_none() {
             return None;
         }
         let recurring =
