@@ -21,7 +21,7 @@ fn notes_on_tables_of_pairs_come_with_data_split_too() {
         assert!(said.contains(note), "{keys:?}: {said}");
     }
 
-    // One column with texts is no pair, with a header or without.
+    // One column with texts does not make pairs, with a header or without.
     let reaction = |n: usize| format!("US{n},{},CC(=O)O{n}>>CCO\n", n % 9);
     let reactions: String = (0..120).map(reaction).collect();
     for header in ["", "id,class,reactants>reagents>production\n"] {

@@ -135,7 +135,7 @@ mod tests {
         });
         assert!(found.contains("that leaves out \"word\" (\"word0\")"), "{found}");
 
-        // An annotated copy is no second text.
+        // An annotated copy does not count as a second text.
         let found = said(&|n| {
             let intent = ["weather", "alarm"][n % 2];
             format!(

@@ -23,7 +23,7 @@ pub(super) fn advice(
     at: usize,
 ) -> String {
     let width = usual_width(rows);
-    // The cells of the first row are no names, which the words of the others are judged by.
+    // The cells of the first row do not name the columns, so their words say nothing of the others.
     let neutral = (0..width).map(|at| format!("column {at} of")).collect();
     let all: Vec<Vec<String>> = std::iter::once(neutral).chain(rows.iter().cloned()).collect();
     let meant = if task == Task::Classification { of_class(&all, columns) } else { guess(&all, task, columns) };
@@ -94,7 +94,7 @@ fn of_class(rows: &[Vec<String>], columns: &[(&'static str, String)]) -> Vec<Opt
     meant
 }
 
-/// Names the columns that have another name than those of the keys, with an example of each.
+/// Names the columns that no key names, with an example of each.
 fn not_read(rows: &[Vec<String>], meant: &[Option<usize>], name: &dyn Fn(usize) -> String) -> String {
     let others = (0..rows[0].len()).filter(|at| !meant.contains(&Some(*at)));
     let others: Vec<(String, Column)> =
