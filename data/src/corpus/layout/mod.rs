@@ -27,6 +27,7 @@
 //! | several texts with the same class or the same answers | `alternatives.rs` | nothing: the message says how to make a row of each |
 //! | texts that are lists, next to a class or alone | `listed.rs` | the same, with a template of the list |
 //! | lists of values without names, and lists of such lists | `unnamed.rs` | nothing: the message says how to name the values |
+//! | lists of objects inside of rows | `nested.rs` | the same; the message says how to make a row of each object |
 //! | columns in one object | `pandas.rs` | nothing: the message says how to make rows of them |
 
 mod alternatives;
