@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::RowReader;
-use crate::corpus::columns::{Column, column_at, columns_of, left_out, with_examples};
+use crate::corpus::columns::{Column, ENOUGH_ROWS, column_at, columns_of, left_out, with_examples};
 use crate::corpus::fields::{is_about, is_analysis, is_of_persons};
 use crate::corpus::labelled::LabelConfig;
 use crate::corpus::pairs::flag;
@@ -37,14 +37,19 @@ fn parts_of<'c>(rows: &[Map<String, Value>], columns: &'c BTreeMap<String, Colum
     let part_of_text = |row: &Map<String, Value>, name: &str| {
         let texts = read.iter().filter_map(|field| value_at(row, field)?.as_str());
         let part = value_at(row, name)?.as_str()?.trim().to_lowercase();
-        Some(!part.is_empty() && texts.into_iter().any(|text| text.to_lowercase().contains(&part)))
+        // Words of the text may have other endings.
+        let begins = |text: &str| {
+            let before = |at: usize| text[..at].chars().next_back();
+            text.match_indices(&part).any(|(at, _)| before(at).is_none_or(|c| !c.is_alphanumeric()))
+        };
+        Some(!part.is_empty() && texts.into_iter().any(|text| begins(&text.to_lowercase())))
     };
     let is_part = |(name, column): &(&'c String, &Column)| {
         let found: Vec<bool> = rows.iter().filter_map(|row| part_of_text(row, name)).collect();
         let n_parts = found.iter().filter(|is_part| **is_part).count();
         let is_short = column.n_words <= MOST_WORDS * column.n;
         let can_be = column.can_be_read(name) && !is_about(name) && !is_of_persons(name) && !is_analysis(name);
-        let is_usual = found.len() * 2 > rows.len() && 10 * n_parts >= 9 * found.len();
+        let is_usual = found.len() >= ENOUGH_ROWS && found.len() * 2 > rows.len() && 10 * n_parts >= 9 * found.len();
         can_be && is_short && is_usual && !read.contains(&name.as_str())
     };
     columns.iter().filter(is_part).map(|(name, _)| name).collect()
@@ -150,8 +155,9 @@ mod tests {
     fn words_of_the_text_in_a_field_of_their_own_are_warned_about() {
         let folder = tempfile::tempdir().expect("a folder");
         let row = |n: usize| {
+            let name = ["Fay", "Ada", "Bob"][n % 3];
             format!(
-                "{{\"text\": \"Fay{n} gave it to her\", \"target\": {{\"span\": \"Fay{n}\"}}, \"id\": \"{n}\", \"kind\": \"gave\", \"label\": \"{}\"}}\n",
+                "{{\"text\": \"{name} gave it {n} to her\", \"target\": {{\"span\": \"{name}\"}}, \"id\": \"{n}\", \"kind\": \"gave\", \"label\": \"{}\"}}\n",
                 ["yes", "no"][n % 2]
             )
         };
