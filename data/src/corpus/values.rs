@@ -206,6 +206,7 @@ mod tests {
         for text in ["1999-05-03", "742105000000000", "acgtacgtacgtacgt", "deadbeef", "the 3 of them", "C6H12O6"] {
             assert!(!is_id(text), "{text}");
         }
+
         for text in [
             "Tue Oct 31 22:10:47 +0000 2017",
             "Mon Apr 06 22:19:45 PDT 2009",
@@ -222,6 +223,7 @@ mod tests {
         ] {
             assert!(is_date(text), "{text}");
         }
+
         for text in [
             "",
             "1999",
@@ -238,6 +240,7 @@ mod tests {
         ] {
             assert!(!is_date(text), "{text}");
         }
+
         for text in
             ["http://en.wikipedia.org/wiki/Priya_Milan", "www.a.org", "ada@example.org", "0.jpg", "train/a/17.WAV"]
         {
@@ -246,6 +249,7 @@ mod tests {
         for text in ["see http://a.org", "foo.bar", "@ada hello", "end.Then", ".txt", "a dog.jpg is here", "README"] {
             assert!(!is_place(text), "{text}");
         }
+
         assert!(is_annotated("is it raining in rome", "is it raining in [place_name : rome]"));
         assert!(is_annotated("rome is big", "<place>rome</place> is big") && !is_annotated("a [b] c", "a [b] c d"));
         assert!(!is_annotated("a dog runs", "a [animal : cat] runs") && !is_annotated("a dog", "a dog runs"));

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::slice;
 
+use kiln_data::files::read_text;
 use kiln_data::terminal::shell_path;
 use kiln_data::{Split, Task};
 
@@ -62,7 +63,7 @@ fn parallel(entry: &Path) -> Vec<PathBuf> {
 fn words_with_tags(task: Task, file: &Path) -> Option<String> {
     let name = file.to_string_lossy();
     let (words, tags) = name.split_once(',').filter(|_| task == Task::Tagging)?;
-    let first_line = |name: &str| Some(fs::read_to_string(name.trim()).ok()?.lines().next()?.to_owned());
+    let first_line = |name: &str| Some(read_text(Path::new(name.trim())).ok()?.lines().next()?.to_owned());
     let (first, first_tags) = (first_line(words)?, first_line(tags)?);
     let is_even = first.split_whitespace().count() == first_tags.split_whitespace().count();
     is_even.then(|| {

@@ -1,6 +1,5 @@
 //! Files that are not quite JSON lines: objects over several lines, with commas between them, as Python writes them, or texts alone.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -8,6 +7,7 @@ use serde_json::{Map, Value};
 use super::RowReader;
 use crate::corpus::jq::{fed, piped};
 use crate::corpus::text::{Task, TextFormat};
+use crate::files::read_text;
 use crate::formats::{LineReader, ending};
 use crate::terminal::shell_path;
 
@@ -71,7 +71,7 @@ impl RowReader<'_> {
 /// Says how files become JSON lines of which each has one object over several lines. `None` for other files.
 pub(super) fn one_in_each(files: &[PathBuf]) -> Option<String> {
     let is_one = |file: &PathBuf| {
-        let text = fs::read_to_string(file).unwrap_or_default();
+        let text = read_text(file).unwrap_or_default();
         text.trim().lines().count() > 1 && serde_json::from_str::<Map<String, Value>>(&text).is_ok()
     };
     let is_json = |file: &PathBuf| ending(file) == "json";

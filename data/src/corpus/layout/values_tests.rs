@@ -56,6 +56,7 @@ fn what_says_where_when_or_by_whom_is_no_text() {
         |n| format!("ada{n}@example.org"),
         |_| "the same words in all rows".to_owned(),
     ];
+
     for (task, format) in TEXTS {
         for other in &others {
             let row = |n: usize| {
@@ -74,6 +75,7 @@ fn what_says_where_when_or_by_whom_is_no_text() {
         let said = refusal(&row, task, format);
         assert!(said.contains("field=note") && !said.contains("=authors"), "{said}");
     }
+
     // Where rows have nothing else, dates are what is learned.
     let dates = |n: usize| format!(r#"{{"human": "{} may 1998", "machine": "1998-05-{:02}"}}"#, n % 28 + 1, n % 28 + 1);
     let said = refusal(&dates, Task::Translation, TextFormat::Auto);

@@ -52,6 +52,7 @@ pub(super) fn note_on_tags(path: &Path) -> Option<String> {
     if 2 * rows.len() < lines.len() {
         return None;
     }
+
     let mut lengths: BTreeMap<&str, usize> = BTreeMap::new();
     for row in &rows {
         // Values have no quotes inside.
