@@ -97,6 +97,13 @@ impl Column {
         self.n > 0 && 10 * self.n_places >= 9 * self.n
     }
 
+    /// Whether all its values are short and have two numbers or more, as dates have in any language.
+    pub(super) fn can_be_dates(&self) -> bool {
+        let n_numbers =
+            |text: &String| text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()).count();
+        self.is_short() && self.distinct.iter().all(|text| n_numbers(text) > 1)
+    }
+
     /// Whether nearly all its values are dates.
     pub(super) fn has_dates(&self) -> bool {
         self.n > 0 && 10 * self.n_dates >= 9 * self.n

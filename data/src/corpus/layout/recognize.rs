@@ -249,7 +249,11 @@ pub(super) fn strings_of<'a>(columns: &'a BTreeMap<String, Column>, order: &[Str
     let is_date = |name: &String, column: &Column| column.has_dates() && !says_direction(name, name);
     let is_text =
         |(name, column): &(&String, &Column)| !column.has_places() && !is_date(name, column) && !is_of_persons(name);
-    if strings.iter().any(is_text) {
+    let texts: Vec<&(&String, &Column)> = strings.iter().filter(|column| is_text(column)).collect();
+    // The same dates may be written out, in any language.
+    let are_dates = matches!(texts[..], [(_, column)] if column.can_be_dates())
+        && strings.iter().any(|(_, column)| column.has_dates());
+    if !texts.is_empty() && !are_dates {
         strings.retain(is_text);
     }
     let is_number = |(name, column): &(&String, &Column)| column.has_numbers() && !says_direction(name, name);
