@@ -80,6 +80,10 @@ fn what_says_where_when_or_by_whom_is_no_text() {
     let dates = |n: usize| format!(r#"{{"human": "{} may 1998", "machine": "1998-05-{:02}"}}"#, n % 28 + 1, n % 28 + 1);
     let said = refusal(&dates, Task::Translation, TextFormat::Auto);
     assert!(said.contains("source_field=human --set data.corpus.target_field=machine"), "{said}");
+    let dates =
+        |n: usize| format!(r#"{{"raw": "{}. Mai 19{n:02}", "iso": "19{n:02}-05-{:02}"}}"#, n % 28 + 1, n % 28 + 1);
+    let said = refusal(&dates, Task::Translation, TextFormat::Auto);
+    assert!(said.contains("source_field=raw --set data.corpus.target_field=iso"), "{said}");
 }
 
 #[test]

@@ -128,6 +128,11 @@ mod tests {
         let pairs = table("# a comment\n", "0\tHow are you?\tnoun\tCome stai?", "\t");
         let notes = open("a.tsv", &pairs, &CorpusConfig::default()).expect("pairs");
         assert!(notes.iter().any(|note| note.contains("has 4 columns")), "{notes:?}");
+        let row =
+            |n: usize| format!("{}\t{}\t{}\tThe dog {n} barks.\tA dog barks {n} times.\n", n % 2, 1000 + n, 2000 + n);
+        let marked = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n".to_owned() + &(0..60).map(row).collect::<String>();
+        let notes = open("a.tsv", &marked, &CorpusConfig::default()).expect("pairs").join("\n");
+        assert!(notes.contains("3 is the source and 4 the target") && notes.contains("is taken as a pair"), "{notes}");
         let two = "Hello\t\nGood morning.\tBuongiorno.\nThanks.\tGrazie.\n";
         assert_eq!(open("a.tsv", two, &CorpusConfig::default()), Ok(Vec::new()), "a pair with one side");
         assert_eq!(rows_above(&[vec!["#id".into(), "en".into()], vec!["1".into(), "a".into()]]), 0);
