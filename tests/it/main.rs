@@ -70,6 +70,7 @@ mod together;
 mod tokenizer_settings;
 mod training;
 mod translations;
+mod twelfth_trial;
 mod twelfth_trial_chats;
 mod weights_out_of_range;
 mod whole_conversations;

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::fields::{Strings, has_label_word, has_word_of_class, is_about, is_id_name, is_label};
+use super::fields::{
+    Strings, has_label_word, has_word_of_class, is_about, is_analysis, is_id_name, is_label, is_of_persons, is_someone,
+};
 use super::path::value_at;
 use super::roles::{Role, is_of};
 use super::values;
@@ -30,6 +32,9 @@ pub(super) struct Column {
     first: String,
     /// Values that are not texts by themselves: identifiers, parse trees, tags, marks, or nothing.
     n_others: usize,
+    /// Values that are addresses or names of files.
+    n_places: usize,
+    n_dates: usize,
     pub(super) is_string: bool,
     pub(super) is_bool: bool,
 }
@@ -82,6 +87,54 @@ impl Column {
         self.n_others == self.n
     }
 
+    /// Whether it says where or when something is: nearly all its values are addresses or names of files, or dates.
+    pub(super) fn has_references(&self) -> bool {
+        self.has_places() || self.has_dates()
+    }
+
+    /// Whether nearly all its values are addresses or names of files.
+    pub(super) fn has_places(&self) -> bool {
+        self.n > 0 && 10 * self.n_places >= 9 * self.n
+    }
+
+    /// Whether all its values are short and have two numbers or more, as dates have in any language.
+    pub(super) fn can_be_dates(&self) -> bool {
+        let n_numbers =
+            |text: &String| text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()).count();
+        self.is_short() && self.distinct.iter().all(|text| n_numbers(text) > 1)
+    }
+
+    /// Whether nearly all its values are dates.
+    pub(super) fn has_dates(&self) -> bool {
+        self.n > 0 && 10 * self.n_dates >= 9 * self.n
+    }
+
+    /// Whether it has texts or words to read: neither references nor numbers, and not the same in all rows.
+    pub(super) fn can_be_read(&self, name: &str) -> bool {
+        let is_value = self.has_no_texts() || self.has_references() || self.has_numbers() || self.numbers_rows();
+        let is_other = is_value || self.is_constant();
+        self.is_string && self.n > 0 && !is_other && !self.is_id(name)
+    }
+
+    /// Whether it says who wrote the text next to it: by its name, with values of one word.
+    pub(super) fn names_someone(&self, name: &str) -> bool {
+        // A name of something stands in one row.
+        is_someone(name) && self.n_words < 2 * self.n && !self.is_unique()
+    }
+
+    /// Whether its values number their rows: one word with a number of its own, such as `US17`, or the number alone.
+    pub(super) fn numbers_rows(&self) -> bool {
+        let stem = |text: &'_ str| text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let first = &self.first[..stem(&self.first)];
+        let is_number = |text: &String| text.len() > stem(text) && &text[..stem(text)] == first;
+        self.is_unique() && !first.contains(char::is_whitespace) && self.distinct.iter().all(is_number)
+    }
+
+    /// Whether it has numbers alone.
+    pub(super) fn has_numbers(&self) -> bool {
+        self.n > 0 && self.distinct.iter().all(|text| values::number(text).is_some())
+    }
+
     /// Whether the field called `name` numbers or names its row.
     pub(super) fn is_id(&self, name: &str) -> bool {
         self.distinct.iter().all(|text| values::is_id(text)) || is_id_name(name) && 2 * self.n_words < 3 * self.n
@@ -129,6 +182,8 @@ impl Column {
             .iter()
             .any(|is_other| is_other(text));
         self.n_others += usize::from(is_other);
+        self.n_places += usize::from(values::is_place(text));
+        self.n_dates += usize::from(values::is_date(text));
         if self.first.is_empty() {
             text.clone_into(&mut self.first);
         }
@@ -177,13 +232,31 @@ fn collect(prefix: &str, row: &Map<String, Value>, columns: &mut BTreeMap<String
 pub(super) fn rank_of_class(name: &str, column: &Column) -> u8 {
     match name.rsplit('.').next().unwrap_or(name) {
         last if is_about(name) || is_of(Role::Context, last) || !column.is_short() => 0,
-        _ if column.is_id(name) || column.are_tags() => 0,
+        _ if column.is_id(name) || column.are_tags() || column.has_references() => 0,
         _ if column.is_varied() && column.has_words() && !has_word_of_class(name) => 0,
         last if is_label(last) => 4,
         last if has_label_word(last) || name.split('.').any(is_label) => 3,
         _ if column.recurs() => 2,
         _ => u8::from(column.is_bool),
     }
+}
+
+/// Different values from which a field of several words that recur is not a class.
+const ENOUGH_VALUES: usize = 10;
+
+/// Names the columns with texts that are not `read`, with an example of each; `None` if there are none.
+pub(super) fn left_out<'c>(columns: impl Iterator<Item = (&'c str, &'c Column)>, read: &[&str]) -> Option<String> {
+    let can_be = |name: &str, column: &Column| {
+        let is_title = name.rsplit('.').next().is_some_and(|last| last.eq_ignore_ascii_case("title"));
+        let is_other =
+            is_about(name) && !is_title || is_of_persons(name) || column.names_someone(name) || is_analysis(name);
+        // One word of one row says nothing.
+        let is_text = column.has_words() || column.n_distinct() > 1;
+        let recurs = column.recurs() && (!column.has_words() || column.n_distinct() < ENOUGH_VALUES);
+        column.can_be_read(name) && is_text && !is_other && !recurs && !read.contains(&name)
+    };
+    let found: Vec<(&str, &Column)> = columns.filter(|(name, column)| can_be(name, column)).collect();
+    (!found.is_empty()).then(|| with_examples(found.into_iter()))
 }
 
 /// Names fields with an example of each: `"a" ("the cat ...")`.

@@ -93,6 +93,21 @@ const ABOUT: [&str; 19] = [
     "filename",
 ];
 
+/// Words of fields that say who wrote a text.
+const PEOPLE: [&str; 10] = ["user", "author", "name", "sender", "from", "by", "speaker", "username", "nick", "channel"];
+/// Words that end the names of fields with the persons who made something.
+const PERSONS: [&str; 10] = [
+    "author",
+    "authors",
+    "editor",
+    "editors",
+    "creator",
+    "creators",
+    "contributor",
+    "contributors",
+    "submitter",
+    "uploader",
+];
 /// Words of names that say that a field numbers or names its row.
 const IDS: [&str; 12] = ["id", "ids", "uid", "uuid", "guid", "qid", "pid", "idx", "hash", "sha", "md5", "checksum"];
 /// Words of names of other forms of a text.
@@ -184,6 +199,20 @@ pub(super) fn is_id_name(name: &str) -> bool {
     // Next to other languages, "id" is Indonesian.
     let is_language = words.len() == 1 && words_of(outer).iter().any(|word| word.starts_with("translation"));
     has_id && !is_class && !is_language
+}
+
+/// Whether a word of the name says that the field has the name of somebody.
+pub(super) fn is_someone(name: &str) -> bool {
+    words_of(name).iter().any(|word| PEOPLE.contains(&word.as_str()))
+}
+
+/// Whether the name says that the field names the persons who made something, such as `authors` and `editor_name`.
+pub(super) fn is_of_persons(name: &str) -> bool {
+    let mut words = words_of(name.rsplit('.').next().unwrap_or(name));
+    if words.len() > 1 && words.last().is_some_and(|word| word == "name" || word == "names") {
+        words.pop();
+    }
+    words.last().is_some_and(|word| PERSONS.contains(&word.as_str()))
 }
 
 /// Whether the name says that the field has another form of a text: its words, its parse tree, or the like.

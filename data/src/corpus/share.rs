@@ -189,6 +189,19 @@ pub(super) fn whole(rows: &[Map<String, Value>], fields: &[&str], label: &str) -
     template(&most).filter(|_| is_other)
 }
 
+/// Says where most of the text of `rows` is, if `fields` have less than half of it together, and how a template reads it, with
+/// this `key`.
+pub(super) fn elsewhere(rows: &[Map<String, Value>], fields: &[&str], key: &str) -> Option<String> {
+    let Share { most, .. } = Share::of_fields(rows, fields).filter(Share::is_small)?;
+    let is_list = most.iter().any(|name| name == EACH);
+    let template = template(&most).filter(|_| is_list && fields.iter().all(|field| most != path_of(field)))?;
+    Some(format!(
+        "\nmost of the text in the first rows is in \"{}\", which a template reads, in place of a name: {}",
+        most[0],
+        flag(key, &template)
+    ))
+}
+
 /// Returns the template of a `field` and of the text of another template below it.
 pub(super) fn with_text(rows: &[Map<String, Value>], field: &str, template: &str) -> Option<String> {
     let is_text = |row: &Map<String, Value>| value_at(row, field).is_some_and(Value::is_string);
@@ -228,6 +241,14 @@ pub(super) fn listed(names: &[String]) -> String {
 pub(super) fn flag_of_lists(rows: &[Map<String, Value>]) -> Option<String> {
     let Share { most, .. } = Share::of(rows, "")?;
     most.iter().any(|name| name == EACH).then(|| template(&most))?.map(|template| flag("data.text.field", &template))
+}
+
+/// Returns the flag that reads the field or the lists with most of the text of `rows`; `None` without text.
+pub(super) fn flag_of_most(rows: &[Map<String, Value>]) -> Option<String> {
+    let Share { most, .. } = Share::of(rows, "")?;
+    let is_plain = !most.iter().any(|name| name == EACH);
+    let field = if is_plain { most.join(".") } else { template(&most)? };
+    Some(flag("data.text.field", &field))
 }
 
 /// Whether Jinja can spell the path.

@@ -7,6 +7,7 @@ use super::cell_list::write_list;
 use super::csv_rows::CsvRows;
 use super::{Format, Place, Records, RowProblem, Wanted, way_to_utf8, write_string};
 use crate::error::{Error, Result};
+use crate::terminal::{shell_path, shell_word};
 
 /// Cells between commas, semicolons or tabs, as the first rows show.
 pub(super) const CSV: Format = Format {
@@ -36,21 +37,36 @@ fn open(path: &Path, wanted: &Wanted, delimiter: Option<u8>) -> Result<Box<dyn R
     if let Some(row) = rows.next_row()? {
         names = row.cells.iter().map(|name| String::from_utf8_lossy(name).trim().to_owned()).collect();
     }
-    check_header(path, &names, wanted)?;
-    let is_list = names.iter().map(|name| wanted.lists.contains(name)).collect();
+    check_header(path, &names, delimiter, wanted)?;
     let width = Width::of(names.iter());
+    let names = named_apart(names);
+    let is_list = names.iter().map(|name| wanted.lists.contains(name)).collect();
     Ok(Box::new(TableRecords { rows, names, width, is_list }))
 }
 
-/// Refuses a first row with a name twice, or with none of the wanted names: it is probably not a header.
-fn check_header(path: &Path, names: &[String], wanted: &Wanted) -> Result<()> {
+/// Numbers the names of columns that others have before them: `Labels` and `Labels 2`.
+fn named_apart(names: Vec<String>) -> Vec<String> {
+    let mut apart: Vec<String> = Vec::with_capacity(names.len());
+    for name in &names {
+        let numbered = (2..).map(|number| format!("{name} {number}"));
+        let mut free = std::iter::once(name.clone()).chain(numbered.filter(|new| !names.contains(new)));
+        let is_free = |new: &String| name.is_empty() || !apart.contains(new);
+        apart.push(free.find(is_free).unwrap_or_default());
+    }
+    apart
+}
+
+/// Refuses a first row with a wanted name twice, or with none of the wanted names: it is probably not a header.
+fn check_header(path: &Path, names: &[String], delimiter: u8, wanted: &Wanted) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
     let shown = || names.iter().take(12).map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
-    let twice = (1..names.len()).find(|at| !names[*at].is_empty() && names[..*at].contains(&names[*at]));
+    let is_wanted = |name: &String| wanted.fields.as_ref().is_some_and(|fields| fields.contains(name));
+    let twice = (1..names.len()).find(|at| is_wanted(&names[*at]) && names[..*at].contains(&names[*at]));
     if let Some(at) = twice {
-        let found = format!("two columns have the name \"{}\" in the first row: {}", names[at], shown());
+        let to_number = command_for_names(path, names, delimiter)?;
+        let found = format!("two columns have the name \"{}\" in the first row: {}{to_number}", names[at], shown());
         return Err(Error::corpus(path, found));
     }
     let Some(fields) = &wanted.fields else { return Ok(()) };
@@ -65,6 +81,22 @@ fn check_header(path: &Path, names: &[String], wanted: &Wanted) -> Result<()> {
         shown()
     );
     Err(Error::corpus(path, found))
+}
+
+/// Returns the command that numbers the names of columns which others have before them; empty if the names need quotes.
+fn command_for_names(path: &Path, names: &[String], delimiter: u8) -> Result<String> {
+    let header = named_apart(names.to_vec()).join(&char::from(delimiter).to_string());
+    let needs_quotes = |name: &String| name.contains(['"', '\n', '\r']) || name.as_bytes().contains(&delimiter);
+    if names.iter().any(needs_quotes) {
+        return Ok(String::new());
+    }
+    let n_above = if CsvRows::named_delimiter(path)?.is_some() { 3 } else { 2 };
+    let file = if delimiter == b'\t' { "rows.tsv" } else { "rows.csv" };
+    Ok(format!(
+        "; to number the names: (printf '%s\\n' {}; tail -n +{n_above} {}) > {file}",
+        shell_word(&header),
+        shell_path(path)
+    ))
 }
 
 /// How many columns the rows below a header have. Names and cells at the end that are blank do not count.
@@ -250,12 +282,25 @@ mod tests {
     }
 
     #[test]
+    fn columns_with_the_name_of_another_one_are_numbered() {
+        let wanted = Wanted::only(["text".to_owned(), "label".to_owned()]);
+        for wanted in [&Wanted::all(), &wanted] {
+            let found =
+                read("a.csv", "text,tag,tag,label,tag\na,b,c,d,e\ntext,tag,tag,label,tag\n", wanted).expect("rows");
+            assert_eq!(found[0].0, r#"{"text":"a","tag":"b","tag 2":"c","label":"d","tag 3":"e"}"#);
+            assert!(found[1].1.problem.is_some(), "the header once more");
+        }
+    }
+
+    #[test]
     fn tables_that_cannot_be_used_are_named() {
         let wanted = Wanted::only(["text".to_owned(), "label".to_owned()]);
         let error = |text: &str| read("a.csv", text, &wanted).expect_err("refused").to_string();
         let text = error("sentence,class\nx,y\n");
         assert!(text.contains("none of them is \"text\" or \"label\": it has \"sentence\", \"class\""), "{text}");
-        assert!(error("text,a,a\n").contains("two columns have the name \"a\""));
+        let twice = error("text,label,label\n");
+        assert!(twice.contains("two columns have the name \"label\""), "{twice}");
+        assert!(twice.contains("(printf '%s\\n' 'text,label,label 2'; tail -n +2 "), "{twice}");
         let found = read("a.csv", b"text,label\ncaf\xe9,x\n\"open,y\n".as_slice(), &wanted).expect("rows");
         let problem = |at: usize| found[at].1.problem.as_ref().map(ToString::to_string).unwrap_or_default();
         assert!(problem(0).starts_with("column \"text\" is not valid UTF-8"), "{found:?}");

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::slice;
 
-use kiln_data::Split;
+use kiln_data::files::read_text;
+use kiln_data::terminal::shell_path;
+use kiln_data::{Split, Task};
 
 use super::Config;
 use super::suggest::nearest;
@@ -43,7 +45,7 @@ pub(super) fn missing(config: &Config) -> Vec<String> {
         let error = fs::metadata(&file).err()?;
         let reason = error.to_string();
         let reason = reason.split(" (os error").next().unwrap_or_default();
-        let hint = listed(key, &file).unwrap_or_else(|| near(&file));
+        let hint = words_with_tags(config.task, &file).or_else(|| listed(key, &file)).unwrap_or_else(|| near(&file));
         Some(format!("{key} names {}: {reason}{hint}", file.display()))
     };
     named.into_iter().filter_map(problem).collect()
@@ -55,6 +57,23 @@ fn parallel(entry: &Path) -> Vec<PathBuf> {
         Some((source, target)) if !entry.exists() => vec![source.trim().into(), target.trim().into()],
         _ => vec![entry.into()],
     }
+}
+
+/// Returns the command that joins two files of words and tags, each a sentence per line, if a tagger gets the names of both.
+fn words_with_tags(task: Task, file: &Path) -> Option<String> {
+    let name = file.to_string_lossy();
+    let (words, tags) = name.split_once(',').filter(|_| task == Task::Tagging)?;
+    let first_line = |name: &str| Some(read_text(Path::new(name.trim())).ok()?.lines().next()?.to_owned());
+    let (first, first_tags) = (first_line(words)?, first_line(tags)?);
+    let is_even = first.split_whitespace().count() == first_tags.split_whitespace().count();
+    is_even.then(|| {
+        let program = r#"split("\t") | {tokens: [.[0] | scan("\\S+")], tags: [.[1] | scan("\\S+")]}"#;
+        format!(
+            "; to join lines of words and lines of tags: paste {} {} | jq -cR '{program}' > rows.jsonl\nand train on rows.jsonl",
+            shell_path(Path::new(words.trim())),
+            shell_path(Path::new(tags.trim()))
+        )
+    })
 }
 
 /// Returns the flags that name several files, if `file` has the names of files with commas between them.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kiln_data::{
-    BatchSource, Classes, LabelConfig, LabelledCorpus, LabelledShape, LabelledSource, LabelledText, RowReport, Split,
-    TextTokenizer, TokenizerConfig, Unknown, find_classes, spelled_tokens,
+    BatchSource, Classes, LabelConfig, Labelled, LabelledCorpus, LabelledInput, LabelledShape, LabelledSource,
+    LabelledText, RowReport, Split, TextTokenizer, TokenizerConfig, Unknown, find_classes, spelled_tokens,
 };
 use kiln_metrics::units::{counted, thousands};
 use kiln_model::TransformerConfig;
@@ -46,6 +46,7 @@ pub(super) fn open(
         .collect();
     let mut data = RunData { labels, notes, ..RunData::new(Vocabulary::Text(tokenizer.clone()), train) };
 
+    let mut of_valid = None;
     if !valid.is_empty() {
         let config = with_names(config, &data.labels);
         let valid = LabelledCorpus::read(&valid, config.task, &config.data.labels).context("data.valid")?;
@@ -54,7 +55,12 @@ pub(super) fn open(
         data.notes.extend(notes.into_iter().map(|note| format!("validation rows: {note}")));
         data.notes.extend(corpus.and_then(|corpus| shared::labelled_too(&config, &valid, &corpus, is_split)));
         data.prompt = prompt::to_classify(&valid.texts());
+        of_valid = Some(valid.classes()).filter(|_| !is_split);
     }
+    // Rows that data.split takes are of the training text.
+    let of_valid = of_valid.as_ref().map(|classes| (config.data.valid.as_slice(), classes));
+    let missing = classes.note_on_missing(config.task, &config.data.train, of_valid, &config.data.labels.label_field);
+    data.notes.extend(missing);
     Ok(data)
 }
 
@@ -149,9 +155,7 @@ fn notes_on_rows(
     });
     let spelled = spelled_tokens(tokens.spelled + tokens.read_special, shape.splits_special_tokens, "data.text");
     let unknown = (tokens.unknown.tokens > 0).then(|| tokens.unknown.to_string());
-    let missing = classes.note_on_missing(config.task, &config.data.train, &config.data.labels.label_field);
-    let of_labels =
-        [classes.note_on_numbers(), missing, classes.note_on_combinations(config.task)].into_iter().flatten();
+    let of_labels = [classes.note_on_numbers(), classes.note_on_combinations(config.task)].into_iter().flatten();
     let of_texts = [cut, spelled, unknown].into_iter().flatten();
     bad.into_iter().chain(of_labels).chain(report.filter_notes()).chain(of_texts).collect()
 }
@@ -248,8 +252,22 @@ fn source(
     let mut of_tokens = RowReport::default();
     (of_tokens.cut, of_tokens.spelled) = (source.n_cut(), source.n_spelled());
     of_tokens.unknown = source.unknown().clone();
-    let notes = notes_on_rows(corpus.report(), &of_tokens, &corpus.classes(), config, shape);
+    let mut notes = notes_on_rows(corpus.report(), &of_tokens, &corpus.classes(), config, shape);
+    notes.extend(without_second_text(corpus.rows(), &config.data.labels.pair_field));
     Ok((Arc::new(source), notes))
+}
+
+/// Counts the rows without a second text, where others have one.
+fn without_second_text(rows: &[Labelled], field: &str) -> Option<String> {
+    let has_pair = |row: &&Labelled| matches!(row.input, LabelledInput::Text { pair: Some(_), .. });
+    let n_pairs = rows.iter().filter(has_pair).count();
+    (n_pairs > 0 && n_pairs < rows.len()).then(|| {
+        format!(
+            "{} of {} have no \"{field}\" (data.labels.pair_field), and the model reads their first text alone",
+            thousands((rows.len() - n_pairs) as f64),
+            counted(rows.len() as u64, "row")
+        )
+    })
 }
 
 /// Loads the tokenizer that the configuration names, or lets `train` train it on the texts of the rows.

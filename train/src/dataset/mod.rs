@@ -112,7 +112,7 @@ impl RunData {
         let is_split = divided.is_some();
         // A note on the files of the user does not stand for the two parts.
         let are_copied = divided.as_ref().is_some_and(|config| config.data.held_out.is_none());
-        let of_files = if are_copied { text::notes_on_files(config)? } else { Vec::new() };
+        let of_files = if are_copied { split::notes_on_files(config)? } else { Vec::new() };
         let config = divided.as_ref().unwrap_or(config);
 
         let row = traits_of(config.task);

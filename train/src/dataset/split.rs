@@ -6,6 +6,7 @@
 //! `data.cache_limit`, the text is not copied: the rows for validation are a file, and training passes over them ([`in_place`]).
 
 mod in_place;
+mod remedy;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -17,11 +18,13 @@ use anyhow::{Context, Result};
 use kiln_data::files::read_file;
 use kiln_data::files::replace::replace_file;
 use kiln_data::{
-    CorpusConfig, CorpusFormat, FileFormat, HeldOut, LabelledCorpus, Origins, PairCorpus, TextConfig, TextCorpus,
-    TextFormat, records_of,
+    CorpusConfig, CorpusFormat, HeldOut, LabelledCorpus, Origins, PairCorpus, TextConfig, TextCorpus, TextFormat,
+    records_of,
 };
 use serde_json::json;
 
+pub(super) use self::remedy::notes_on_files;
+use self::remedy::remedy_for_few;
 use crate::config::Config;
 use crate::config::task::{Reads, traits_of};
 
@@ -29,10 +32,6 @@ const TRAIN: &str = "split.train.jsonl";
 pub(super) const VALID: &str = "split.valid.jsonl";
 /// Says what the two files were made of.
 const STAMP: &str = "split.json";
-
-/// What makes more documents of plain text.
-const DIVIDED_BY_LINES: &str = "blank lines separate documents: add some, take each line as a document with --set \
-                                data.text.format=lines, or name a text for data.valid";
 
 /// Divides the training text of `config`, unless that is done: into two files in `cache_dir`, or with `data.cache_limit` into the rows for
 /// validation and the others. Returns the configuration that reads the parts; `None` without `data.split`.
@@ -216,7 +215,7 @@ struct Rows {
     /// A sentence about rows that cannot be used.
     bad: Option<String>,
     /// What makes more rows of the same text.
-    remedy: &'static str,
+    remedy: String,
 }
 
 /// Warns of a split that leaves fewer rows for training than for validation: it is the part for validation.
@@ -276,20 +275,6 @@ fn said(split: f64, [n_train, n_valid]: [usize; 2], n_kept: usize) -> Vec<String
         "data.split: {n_valid} of {n} rows are for validation, chosen by a hash of what the model reads{for_classes}{by_number}"
     );
     [said].into_iter().chain(few_to_train(split, [n_train, n_valid])).collect()
-}
-
-/// Says how the text of `config` becomes rows, and what makes more of them.
-fn remedy_for_few(config: &Config) -> &'static str {
-    let is_plain = is_plain_text(config) && traits_of(config.task).reads == Reads::Text;
-    let has_records = || config.data.train.iter().any(|file| FileFormat::by_name(file).is_some());
-    match config.data.text.format {
-        TextFormat::Files if is_plain => {
-            "each file is a document: --set data.text.format=blank_lines or lines divides files, or name a text for data.valid"
-        }
-        TextFormat::BlankLines if is_plain => DIVIDED_BY_LINES,
-        TextFormat::Auto if is_plain && !has_records() => DIVIDED_BY_LINES,
-        _ => "add rows, or name a text for data.valid",
-    }
 }
 
 impl Rows {
@@ -368,7 +353,7 @@ impl Rows {
             (0..hashes.len()).filter(|row| is_of_valid(*row) == is_valid).collect()
         };
         let (train, valid) = (part(false), part(true));
-        check_parts(split, [train.len(), valid.len()], !kept.is_empty(), self.remedy)?;
+        check_parts(split, [train.len(), valid.len()], !kept.is_empty(), &self.remedy)?;
         for (name, part) in [(TRAIN, &train), (VALID, &valid)] {
             let path = cache_dir.join(name);
             let lines: Vec<&str> = part.iter().map(|row| self.lines[*row].as_str()).collect();

@@ -15,7 +15,7 @@ use super::{
     streamed,
 };
 use crate::config::Config;
-use crate::config::task::{Reads, traits_of};
+use crate::config::task::traits_of;
 
 pub(super) fn open(
     config: &Config,
@@ -58,16 +58,6 @@ pub(super) fn open(
         open_valid(&split::reading_valid(config), &valid, cache_dir, &mut data, note)?;
     }
     Ok(data)
-}
-
-/// Returns what the user should know about how the files of a text are read, before some of their rows become validation rows.
-pub(super) fn notes_on_files(config: &Config) -> Result<Vec<String>> {
-    let is_text = traits_of(config.task).reads == Reads::Text && traits_of(config.task).classes.is_none();
-    if !is_text || config.is_built_in_task() {
-        return Ok(Vec::new());
-    }
-    let Files { train, .. } = Files::of(config)?;
-    Ok(TextCorpus::open(&train, &config.data.text).context("data.train")?.notes())
 }
 
 /// Opens the validation data.

@@ -12,6 +12,18 @@ const SHOWN: usize = 6;
 /// Folders inside folders that are searched for texts.
 const DEEPEST: usize = 8;
 
+/// A script that makes a row of each text with annotations of brat. Of a span with gaps it takes all characters between its ends.
+const BRAT: &str = concat!(
+    "python3 -c 'import json, pathlib, re, sys\n",
+    "for file in sorted(pathlib.Path(sys.argv[1]).glob(\"**/*.ann\")):\n",
+    "  if not file.with_suffix(\".txt\").is_file(): continue\n",
+    "  marks = [line.split(\"\\t\")[1] for line in open(file, encoding=\"utf-8\") if line.startswith(\"T\")]\n",
+    "  ends = [list(map(int, re.findall(\"[0-9]+\", mark.split(\" \", 1)[1]))) for mark in marks]\n",
+    "  text = open(file.with_suffix(\".txt\"), encoding=\"utf-8\", newline=\"\").read()\n",
+    "  spans = [[end[0], end[-1], mark.split(\" \")[0]] for mark, end in zip(marks, ends)]\n",
+    "  print(json.dumps({\"text\": text, \"entities\": spans}))'"
+);
+
 /// Refuses entries that stand for no file of rows, and says how they become one.
 ///
 /// # Errors
@@ -50,6 +62,13 @@ fn check_list(entry: &Path) -> Result<()> {
 
 /// Says what a folder without files of rows is, and how it becomes a file of rows.
 fn of_folder(folder: &Path, config: &LabelConfig) -> String {
+    if has_annotations(folder, 0) {
+        return format!(
+            "a folder with texts and annotations of brat (.txt and .ann), without files of rows\nto make a row of each text, with its spans: \
+             {BRAT} {} > rows.jsonl\nand read rows.jsonl with the same flags, which says how spans become tags",
+            shell_path(folder)
+        );
+    }
     let folders: Vec<PathBuf> = inside(folder).into_iter().filter(|path| path.is_dir()).collect();
     let has_texts = |folder: &PathBuf| inside(folder).iter().any(|path| path.is_file());
     let has_classes = |folder: &PathBuf| inside(folder).iter().any(|path| path.is_dir() && has_texts_below(path, 0));
@@ -128,6 +147,16 @@ fn inside(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Whether a file of annotations lies in the folder or below, next to its text.
+fn has_annotations(folder: &Path, depth: usize) -> bool {
+    let is_ending = |path: &Path| path.extension().is_some_and(|ending| ending == "ann");
+    let is_one = |path: &PathBuf| match path.is_dir() {
+        true => depth < DEEPEST && has_annotations(path, depth + 1),
+        false => is_ending(path) && path.with_extension("txt").is_file(),
+    };
+    inside(folder).iter().any(is_one)
+}
+
 fn has_texts_below(folder: &Path, depth: usize) -> bool {
     let is_one = |path: &PathBuf| path.is_file() || depth < DEEPEST && has_texts_below(path, depth + 1);
     inside(folder).iter().any(is_one)
@@ -141,7 +170,10 @@ fn name_of(path: &Path) -> String {
 mod tests {
     use std::fs;
 
+    use serde_json::json;
+
     use super::*;
+    use crate::corpus::followed::rows_made;
 
     fn refused(folder: &Path) -> String {
         check_entries(&[folder.into()], &LabelConfig::default()).expect_err("a folder").to_string()
@@ -200,6 +232,19 @@ mod tests {
             let text = refused(&place.path().join(folder));
             assert!(text.ends_with(&end), "{text}");
         }
+    }
+
+    #[test]
+    fn annotations_of_brat_become_rows_with_spans() {
+        let place = tempfile::tempdir().expect("a folder");
+        make(place.path(), &["brat/annotation.conf", "brat/more/b.txt", "brat/more/alone.ann"]);
+        fs::write(place.path().join("brat/a.txt"), "Ada sees Rome today.").expect("writable");
+        let marks = "T1\tPER 0 3\tAda\nR1\tsees Arg1:T1 Arg2:T2\nT2\tLOC 9 10;12 13\tR e\n";
+        fs::write(place.path().join("brat/a.ann"), marks).expect("writable");
+        let said = refused(&place.path().join("brat"));
+        let Some(made) = rows_made(&said, place.path()) else { return };
+        assert_eq!(made.len(), 1, "{said}");
+        assert_eq!(made[0], json!({"text": "Ada sees Rome today.", "entities": [[0, 3, "PER"], [9, 13, "LOC"]]}));
     }
 
     #[test]

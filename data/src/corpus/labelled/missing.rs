@@ -10,7 +10,7 @@ use crate::corpus::origins;
 use crate::formats::{FileFormat, Split, find_files};
 
 /// Names of such classes in lower case.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 17] = [
     "nan",
     "null",
     "n/a",
@@ -22,6 +22,8 @@ const NAMES: [&str; 15] = [
     "missing",
     "unlabeled",
     "unlabelled",
+    "unsup",
+    "unsupervised",
     "no label",
     "unannotated",
     "not labeled",
@@ -49,9 +51,15 @@ fn is_missing(name: &str, names: &[String]) -> bool {
 }
 
 impl Classes {
-    /// Names classes of texts that seem to stand for missing labels, with their share and the command that leaves their rows out. The labels
-    /// are in `field` of the rows of `files`.
-    pub fn note_on_missing(&self, task: Task, files: &[PathBuf], field: &str) -> Option<String> {
+    /// Names classes of texts that seem to stand for missing labels, with their share and the commands that leave their rows out. The labels
+    /// are in `field` of the rows of the files to train on, and of those for validation, which have classes of their own.
+    pub fn note_on_missing(
+        &self,
+        task: Task,
+        train: &[PathBuf],
+        valid: Option<(&[PathBuf], &Classes)>,
+        field: &str,
+    ) -> Option<String> {
         let found: Vec<usize> = (0..self.names.len()).filter(|id| is_missing(&self.names[*id], &self.names)).collect();
         if found.is_empty() || task == Task::Tagging {
             return None;
@@ -69,22 +77,40 @@ impl Classes {
             Err(_) => format!("{path} == {}", json!(self.names[*id])),
         };
         let conditions = found.iter().map(is_one).collect::<Vec<_>>().join(" or ");
-        let files = find_files(files, Split::Train, false).ok()?;
-        let files = origins::names(files.iter().map(PathBuf::as_path));
-        let (first, others) = files.split_first()?;
-        let first = Path::new(first);
-        let format = FileFormat::by_name(first).unwrap_or(FileFormat::JSON);
-        let command = jq::command(first, format, &format!("select({conditions} | not)"));
-        let others = match others.len() {
-            0 => String::new(),
-            n => format!(", and do the same for {n} more files, with other names"),
+        let program = format!("select({conditions} | not)");
+        let of_train = without_rows(train, Split::Train, &program, ("rows.jsonl", "train on rows.jsonl"))?;
+        let has_missing = |classes: &Classes| {
+            let names = found.iter().map(|id| &self.names[*id]);
+            names
+                .into_iter()
+                .any(|name| classes.names.iter().zip(&classes.counts).any(|(own, n)| own == name && *n > 0))
         };
-        let said = format!(
+        let of_valid = valid.filter(|(_, classes)| has_missing(classes)).and_then(|(files, _)| {
+            let then = ("valid.jsonl", "read valid.jsonl as data.valid");
+            without_rows(files, Split::Valid, &program, then)
+        });
+        let of_valid =
+            of_valid.map_or(String::new(), |found| format!("\nthe rows for validation have them, too: {found}"));
+        Some(format!(
             "warning: {what} {shown} {means} to stand for missing labels, and the model learns to predict it; to leave these rows out: \
-             {command}\nand train on rows.jsonl{others}"
-        );
-        Some(jq::kept_apart(first, &said))
+             {of_train}{of_valid}"
+        ))
     }
+}
+
+/// Returns the command that writes the rows of files that a program keeps into the file `made`, and what to do `then`.
+fn without_rows(files: &[PathBuf], split: Split, program: &str, (made, then): (&str, &str)) -> Option<String> {
+    let files = find_files(files, split, false).ok()?;
+    let files = origins::names(files.iter().map(PathBuf::as_path));
+    let (first, others) = files.split_first()?;
+    let first = Path::new(first);
+    let format = FileFormat::by_name(first).unwrap_or(FileFormat::JSON);
+    let command = jq::command(first, format, program).replace("> rows.jsonl", &format!("> {made}"));
+    let others = match others.len() {
+        0 => String::new(),
+        n => format!(", and do the same for {n} more files, with other names"),
+    };
+    Some(jq::kept_apart(first, &format!("{command}\nand {then}{others}")))
 }
 
 #[cfg(test)]
@@ -102,6 +128,7 @@ mod tests {
             (&["-", "+"], &[]),
             (&["None", "nan", "#N/A", "pos", "NULL"], &["None", "nan", "#N/A", "NULL"]),
             (&["none", "pos", "neg"], &[]),
+            (&["neg", "pos", "unsup"], &["unsup"]),
             (&["NA", "DE", "FR"], &[]),
             (&["NA", "good", "bad"], &["NA"]),
         ] {

@@ -3,11 +3,12 @@
 mod guess;
 mod marked_lines;
 mod slashed;
+mod unnamed;
 mod words;
 
 use std::path::Path;
 
-use self::guess::{are_names, cells, guess, other_classes, texts, unclear_class};
+use self::guess::{are_names, cells, guess, left_out, other_classes, texts, unclear_class};
 use super::several::Several;
 use super::{FAST_TEXT, LabelConfig};
 use crate::corpus::jq::{piped, with_other_output};
@@ -17,7 +18,6 @@ use crate::corpus::table_lines::ending_of_table;
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
 use crate::formats::{CsvRows, FileFormat, LineReader, WordColumns, is_conll, way_of_lossy};
-use crate::terminal::shell_word;
 
 /// Lines that show the form of a file.
 const LINES: usize = 200;
@@ -79,6 +79,9 @@ fn find_form(path: &Path, task: Task, config: &LabelConfig) -> Result<()> {
         ));
     }
     if let Some(rows) = &table {
+        if let Some(found) = quotes_as_text(path, rows, &lines) {
+            return refuse(found);
+        }
         let n_above = rows_above(rows);
         if n_above > 0 {
             return Err(refuse_lines_above(path, rows, n_above));
@@ -86,6 +89,23 @@ fn find_form(path: &Path, task: Task, config: &LabelConfig) -> Result<()> {
         check_delimiter(path, rows)?;
     }
     table.map_or(Ok(()), |rows| refuse(other_names(path, &rows, task, &columns)))
+}
+
+/// Says how quotes without a partner become text in a table whose columns are divided by tabs. `None` if they join no lines.
+fn quotes_as_text(path: &Path, rows: &[Vec<String>], lines: &[String]) -> Option<String> {
+    // Cells between tabs have no tabs.
+    let is_joined = |cell: &String| cell.contains('\n') && cell.contains('\t');
+    let n_tabs = |line: &String| line.matches('\t').count();
+    let is_usual = |n: usize| n > 0 && 2 * lines.iter().filter(|line| n_tabs(line) == n).count() > lines.len();
+    if !lines.iter().take(3).any(|line| is_usual(n_tabs(line))) || !rows.iter().flatten().any(is_joined) {
+        return None;
+    }
+    let program = r#"sed -E 's/\r$//; s/"/""/g; s/\t/"\t"/g; s/.*/"&"/'"#;
+    Some(format!(
+        "a quote (\") without a partner joins lines of the table into one cell: quotes seem to be text here\n  to keep them as text: {} > \
+         rows.tsv",
+        piped(path, program)
+    ))
 }
 
 /// Says how lines of fastText become a table. A text may have several classes, of which the table has the first.
@@ -162,35 +182,18 @@ fn first_lines(path: &Path) -> Result<Vec<String>> {
 fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'static str, String)]) -> String {
     let (first, others) = (&rows[0], &rows[1..]);
     let shown: Vec<String> = first.iter().take(12).map(|name| format!("\"{}\"", name.trim())).collect();
-    let meant = guess(rows, task, columns);
     let recurs = |at: &usize| {
         let is_same = |row: &Vec<String>| row.get(*at).is_some_and(|cell| *cell == first[*at]);
         !first[*at].trim().is_empty() && others.iter().any(is_same)
     };
 
     if let Some(at) = (0..first.len()).find(recurs) {
-        let name = |at: usize| {
-            let of_key = meant.iter().position(|column| *column == Some(at));
-            of_key.map_or_else(|| format!("column_{at}"), |key| columns[key].1.clone())
-        };
-        let names: Vec<String> = (0..first.len()).map(name).collect();
-        let is_tsv = FileFormat::by_name(path) == Some(FileFormat::TSV);
-        let delimiter = CsvRows::first_rows_by_name(path).map_or(b',', |(delimiter, _)| delimiter);
-        let delimiter = if delimiter == b'\t' { "\\t".to_owned() } else { char::from(delimiter).to_string() };
-        let file = if is_tsv { "rows.tsv" } else { "rows.csv" };
-        return format!(
-            "the first row ({}) is read as the names of the columns, but {} stands again below it: it seems to be data\n  to add a \
-             first row with names: (printf {}; {}) > {file}",
-            shown.join(", "),
-            shown.get(at).map_or("a cell", String::as_str),
-            shell_word(&format!("{}\\n", names.join(&delimiter))),
-            piped(path, "cat")
-        );
+        return unnamed::advice(path, rows, task, columns, at);
     }
 
     let missing: Vec<String> = lacking(first, columns).iter().map(|name| format!("\"{name}\"")).collect();
     let mut known = columns.to_vec();
-    let mut meant = meant;
+    let mut meant = guess(rows, task, columns);
     if task == Task::Classification {
         let texts = texts(rows, &meant, columns);
         if let Some(text) = texts.first() {
@@ -223,6 +226,7 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
     let wrong_bytes = rows.iter().flatten().find(|cell| cell.contains(char::REPLACEMENT_CHARACTER));
     let first_convert = wrong_bytes
         .map_or(String::new(), |cell| format!("\n  first of all, it is not in UTF-8: {}", way_of_lossy(cell)));
+    let or_classes = or_classes + &left_out(rows, task, &meant);
     let or_data = if are_names(rows) { "" } else { "\n  if the first row is data: add one with names above it" };
     format!(
         "the first row names the columns, and none of them is {}: it has {}{first_convert}\n  to name the columns: {}{or_classes}{or_data}{}",

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::preferred::is_answer_word;
 use super::recognize::{is_name_of_someone, texts_in};
 use super::{Layout, RowReader};
+use crate::corpus::columns::column_at;
 use crate::corpus::fields::words_of;
 use crate::corpus::roles::{Role, is_of, rank};
 use crate::corpus::share::listed;
@@ -36,7 +37,9 @@ impl RowReader<'_> {
             Layout::Pairs { source, target } => Some([source, target]),
             Layout::Labelled { text, label } if is_chat => {
                 let others = texts.iter().filter(|name| **name != label).count();
-                if others > 1 { two_of(&texts) } else { Some([text, label]) }
+                // Marks answer nothing.
+                let is_mark = column_at(rows, &label).has_no_texts();
+                if others > 1 { two_of(&texts) } else { Some([text, label]).filter(|_| !is_mark) }
             }
             Layout::Texts { .. } if is_chat => two_of(&texts),
             _ => return Ok(layout),

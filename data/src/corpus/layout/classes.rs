@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::recognize::{compared_texts, list_of_messages, strings_of};
+use super::recognize::{annotated_copies, compared_texts, list_of_messages, strings_of};
 use super::spans::{SpanList, has_span, span_form};
 use super::{Layout, RowReader, UNKNOWN};
 use crate::corpus::columns::{Column, choose_class, column_at, columns_of, rank_of_class};
@@ -20,7 +20,7 @@ use crate::corpus::text::Task;
 use crate::formats::FileFormat;
 
 /// Names of fields that hold lists of labels, as well as the names of classes.
-const LISTS: [&str; 7] = ["annotations", "classes", "categories", "topics", "tags", "genres", "spans"];
+const LISTS: [&str; 8] = ["annotations", "classes", "categories", "topics", "tags", "genres", "spans", "accept"];
 /// Names of fields of an object inside such a list, best first.
 const NAMES: [&str; 10] =
     ["label", "labels", "name", "choices", "class", "category", "result", "value", "text", "title"];
@@ -142,12 +142,16 @@ impl RowReader<'_> {
     }
 }
 
-/// Leaves out the answers to the text of a class: nobody has them when it is classified.
+/// Leaves out the answers to the text of a class, and annotated copies of texts: nobody has them when it is classified.
 fn without_answers(rows: &[Map<String, Value>], layout: &Layout) -> Vec<Map<String, Value>> {
     let (Layout::Labelled { text, .. } | Layout::LabelledPairs { text, .. }) = layout else { return rows.to_vec() };
     let is_answer = |name: &String| name != text && (is_reply(name) || is_changed_into(text, name) == Some(true));
     let mut kept = rows.to_vec();
     kept.iter_mut().for_each(|row| row.retain(|name, _| !is_answer(name)));
+    let strings =
+        kept.first().into_iter().flatten().filter(|(_, value)| value.is_string()).map(|(name, _)| name.as_str());
+    let copies = annotated_copies(&kept, &strings.collect::<Vec<_>>());
+    kept.iter_mut().for_each(|row| row.retain(|name, _| !copies.contains(name)));
     kept
 }
 
@@ -228,6 +232,14 @@ fn texts(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig, la
         .filter(|(name, _)| Some(name.as_str()) != label && *name != pair && !is_label(name))
         .map(|(name, column)| column.strings(name))
         .collect();
+    // The same words in all rows are not a text, and an annotated copy of one has what a class is made of.
+    let names: Vec<&str> = strings.iter().map(|column| column.name).collect();
+    let mut others = annotated_copies(rows, &names);
+    others.extend(names.iter().filter(|name| columns[**name].is_constant()).map(|name| (*name).to_owned()));
+    let is_other = |column: &Strings<'_>| column.name != text && others.iter().any(|name| name == column.name);
+    if !strings.iter().all(is_other) {
+        strings.retain(|column| !is_other(column));
+    }
     // Nobody has the answer to a text when it is classified.
     let is_asked = |column: &Strings<'_>| !is_reply(column.name) && column.has_words(2);
     let has_question = strings.iter().any(|column| is_of(Role::Question, column.name));

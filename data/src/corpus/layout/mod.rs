@@ -13,21 +13,19 @@
 //! | labelled texts | a text next to a name that recurs | classification |
 //! | pairs | two texts | translation |
 //! | texts | one text | lm or mlm |
-//! | rows by their ids in one object | `by_id.rs` | nothing: the message says how to make rows of it |
-//! | texts by keys in one object | `by_key.rs` | nothing: the message says how to make rows of them |
-//! | a list of rows inside of one object | `wrapped.rs` | nothing: the message says how to make rows of it |
+//! | rows by their ids, texts by keys or a list of rows in one object | `by_id.rs`, `by_key.rs`, `wrapped.rs` | nothing: the message says how to make rows of it |
 //! | messages in rows of their own, of parts, in a string, with other roles or of persons | `foreign.rs` | nothing: the message says how to make messages of them |
 //! | several answers | `preferred.rs` | nothing: the message says how to make preferences of them |
 //! | questions with options | `choices.rs` | nothing: the message says how to make prompts and completions of them |
-//! | texts that are strings or lists of parts | `mixed.rs` | nothing: the message says how to make one text of each |
+//! | texts that are lists of words, or strings or lists of parts | `word_lists.rs`, `mixed.rs` | nothing: the message says how to make one text of each |
 //! | questions about a text | `extractive.rs` | nothing: the message says how to make prompts and completions of them |
 //! | several answers with marks | `marked.rs` | nothing: the message says how to make completions of the right ones |
 //! | answers without texts | `mended.rs` | nothing: the message says how to make texts of them |
-//! | texts that are lists of words | `word_lists.rs` | nothing: the message says how to make texts of them |
 //! | several texts with the same class or the same answers | `alternatives.rs` | nothing: the message says how to make a row of each |
 //! | pairs with a list of texts on one side | `references.rs` | translation, with a template; or the message says how to make a row of each |
 //! | texts that are lists, next to a class or alone | `listed.rs` | the same, with a template of the list |
 //! | lists of values without names, and lists of such lists | `unnamed.rs` | nothing: the message says how to name the values |
+//! | lists of objects inside of rows | `nested.rs` | the same; the message says how to make a row of each object |
 //! | columns in one object | `pandas.rs` | nothing: the message says how to make rows of them |
 
 mod alternatives;
@@ -54,11 +52,13 @@ mod joined;
 mod languages;
 #[cfg(test)]
 mod languages_tests;
+mod left_out;
 mod listed;
 mod lists;
 mod marked;
 mod mended;
 mod mixed;
+mod nested;
 mod notes;
 mod other_spelling;
 mod pandas;
@@ -152,6 +152,9 @@ pub fn check_layout(entries: &[PathBuf], reader: &RowReader<'_>) -> Result<()> {
     for entry in entries.iter().filter(|entry| entry.exists()) {
         reader.check_export(entry)?;
         files_below(entry, &mut files)?;
+    }
+    if let Some(found) = other_spelling::one_in_each(&files) {
+        return Err(Error::BadRows(found));
     }
     files.iter().try_for_each(|file| {
         reader.check_file(file, &files).map_err(|error| match error {
@@ -272,7 +275,7 @@ impl RowReader<'_> {
         source: (&Path, FileFormat),
     ) -> Result<()> {
         if let Some(unsure) = self.unsure(layout, rows, order) {
-            return Err(Error::BadRows(format!("{rows_are}{unsure}")));
+            return Err(Error::BadRows(format!("{rows_are}{unsure}{}", nested::advice(rows, source))));
         }
         let asked = self.asked_of(layout, rows, order);
         let as_pairs = self.flags_of_pairs(layout, rows, asked.as_ref());
@@ -307,17 +310,22 @@ impl RowReader<'_> {
                 unclear_class(rows, order, self.labels).map_or_else(String::new, |found| format!("\n{found}"))
             }
             Layout::Labelled { text, label } if task == Task::Classification => {
+                let nested = if self.task == Task::Translation { nested::advice(rows, source) } else { String::new() };
                 other_classes(rows, label, &[text], self.labels)
-                    + &share::rest(rows, &[text, label])
+                    + &left_out::other_texts(rows, order, &[text, label])
                     + &scored::note(rows, label, &flags, source)
+                    + &nested
             }
             Layout::LabelledPairs { text, pair, label } if task == Task::Classification => {
                 other_classes(rows, label, &[text, pair], self.labels)
-                    + &share::rest(rows, &[text, pair, label])
+                    + &left_out::other_texts(rows, order, &[text, pair, label])
                     + &self.fit_pairs(layout, rows, source)
                     + &scored::note(rows, label, &flags, source)
             }
-            Layout::Texts { .. } if self.task == Task::Translation => as_pairs::unclear(rows, order),
+            Layout::Texts { .. } if self.task == Task::Translation => {
+                as_pairs::unclear(rows, order) + &nested::advice(rows, source)
+            }
+            Layout::Texts { .. } if self.task == Task::Classification => nested::advice(rows, source),
             Layout::Pairs { .. } | Layout::Answers { .. } => {
                 let alone = match layout {
                     Layout::Pairs { .. } => self.one_text(rows, order),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{RowReader, choices, extractive, rejected, splits};
 use crate::corpus::fields::words_of;
-use crate::corpus::jq;
+use crate::corpus::jq::{self, piped};
 use crate::corpus::json::{FirstRows, first_rows};
 use crate::corpus::pairs::{CorpusConfig, flag};
 use crate::corpus::text::{Conversation, Task, TextFormat, contradicted, files_below};
@@ -15,6 +15,8 @@ use crate::formats::FileFormat;
 
 /// Files whose first rows are looked at.
 const MOST_FILES: usize = 20;
+/// Words from which the same beginning of all of them is not chance.
+const FEWEST_WORDS: usize = 20;
 /// Characters of the name of a language.
 const LONGEST_LANGUAGE: usize = 20;
 
@@ -69,7 +71,27 @@ impl RowReader<'_> {
         let languages = self.languages(file, &rows);
         let note = self.note(file, format, &rows);
         let of_lists = if note.is_none() { self.note_on_lists((file, format), &rows) } else { None };
-        note.into_iter().chain(of_lists).chain(languages).chain(rejected).chain(splits).collect()
+        let parts = if note.is_none() { self.part_left_out(file, &rows) } else { None };
+        let prefixed = if format.has_tags() { self.same_beginning(file, &rows) } else { None };
+        let of_rows = rejected.into_iter().chain(splits).chain(parts).chain(prefixed);
+        note.into_iter().chain(of_lists).chain(languages).chain(of_rows).collect()
+    }
+
+    /// Warns of words that all begin with the same letters and a colon, such as the language in front of each word of WikiANN.
+    fn same_beginning(&self, file: &Path, rows: &[Map<String, Value>]) -> Option<String> {
+        let lists = rows.iter().filter_map(|row| row.get("tokens")?.as_array());
+        let words: Vec<&str> = lists.flatten().filter_map(Value::as_str).collect();
+        let (beginning, _) = words.first()?.split_once(':')?;
+        let is_name = !beginning.is_empty() && beginning.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+        let has_it = |word: &&str| word.strip_prefix(beginning).is_some_and(|rest| rest.starts_with(':'));
+        let is_read = self.task == Task::Tagging && words.len() >= FEWEST_WORDS && is_name && words.iter().all(has_it);
+        is_read.then(|| {
+            format!(
+                "warning: all words of {} begin with \"{beginning}:\", which the texts to tag have not; to leave it out: {} > rows.conll",
+                file.display(),
+                piped(file, &format!("sed 's/^{beginning}://'"))
+            )
+        })
     }
 
     /// Says how the model learns into which language it translates, where a field of pairs names several.
@@ -160,4 +182,33 @@ fn lost(fields: &[String], read: [&String; 2]) -> Option<Vec<String>> {
     let is_plain = read.iter().all(|name| !name.contains('{')) && fields.iter().any(is_read);
     let others = fields.iter().filter(|field| !is_read(field)).filter_map(|field| field.split('.').next());
     is_plain.then(|| others.map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+    use crate::corpus::labelled::LabelConfig;
+    use crate::corpus::text::TextConfig;
+
+    #[test]
+    fn words_with_the_same_beginning_come_with_the_command_that_leaves_it_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (corpus, text, labels) = <(CorpusConfig, TextConfig, LabelConfig)>::default();
+        let reader = RowReader { task: Task::Tagging, other_tasks: &[], corpus: &corpus, text: &text, labels: &labels };
+        let file = folder.path().join("a.conll");
+        let notes = |words: &str| {
+            fs::write(&file, words.repeat(9)).expect("writable");
+            layout_notes(std::slice::from_ref(&file), &reader)
+        };
+        assert!(notes("at\tO\n10:30\tB-TIME\na:b\tO\n\n").is_empty());
+        let notes = notes("en:Ada\tB-PER\nen:works\tO\nen:now\tO\n\n");
+        let [note] = &notes[..] else { panic!("{notes:?}") };
+        let (_, command) = note.split_once("to leave it out: ").expect("a command");
+        let ran = Command::new("sh").args(["-c", command]).current_dir(folder.path()).status().expect("a shell");
+        let made = fs::read_to_string(folder.path().join("rows.conll")).expect("rows");
+        assert!(ran.success() && made.starts_with("Ada\tB-PER\nworks\tO\n"), "{made}");
+    }
 }

@@ -1,16 +1,20 @@
 //! Files that are not quite JSON lines: objects over several lines, with commas between them, as Python writes them, or texts alone.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use super::RowReader;
 use crate::corpus::jq::{fed, piped};
 use crate::corpus::text::{Task, TextFormat};
-use crate::formats::LineReader;
+use crate::files::read_text;
+use crate::formats::{LineReader, ending};
+use crate::terminal::shell_path;
 
 /// Lines that show how a file is spelled.
 const LINES: usize = 200;
+/// Files that are looked at.
+const FILES: usize = 3;
 /// A script that writes the objects of Python as JSON.
 const PYTHON: &str =
     r#"python3 -c 'import ast, json; [print(json.dumps(ast.literal_eval(line))) for line in open(0) if line.strip()]'"#;
@@ -62,6 +66,30 @@ impl RowReader<'_> {
             file.display()
         ))
     }
+}
+
+/// Says how files become JSON lines of which each has one object over several lines. `None` for other files.
+pub(super) fn one_in_each(files: &[PathBuf]) -> Option<String> {
+    let is_one = |file: &PathBuf| {
+        let text = read_text(file).unwrap_or_default();
+        text.trim().lines().count() > 1 && serde_json::from_str::<Map<String, Value>>(&text).is_ok()
+    };
+    let is_json = |file: &PathBuf| ending(file) == "json";
+    if files.len() < 2 || !files.iter().all(is_json) || !files.iter().take(FILES).all(is_one) {
+        return None;
+    }
+    let mut folder = files[0].parent()?;
+    while !files.iter().all(|file| file.starts_with(folder)) {
+        folder = folder.parent()?;
+    }
+    let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    Some(format!(
+        "{}: each of its {} files has one object over several lines, and an object per line is wanted\nto write them so: find {} -name \
+         '*.json' -exec jq -c . {{}} + > rows.jsonl\nand read rows.jsonl with the same flags",
+        here.display(),
+        files.len(),
+        shell_path(here)
+    ))
 }
 
 /// Returns the first lines that are not blank, without the spaces around them. `None` if the file cannot be read.

@@ -9,14 +9,14 @@ use crate::corpus::asked::Asked;
 use crate::corpus::columns::{Column, column_at, columns_of};
 use crate::corpus::compared::compared_among;
 use crate::corpus::fields::{
-    ANSWERS, has_label_word, is_about, is_analysis, is_label, is_likely_label, is_text, words_of,
+    ANSWERS, has_label_word, is_about, is_analysis, is_label, is_likely_label, is_of_persons, is_text,
 };
-use crate::corpus::pairs::{says_direction, texts_of};
+use crate::corpus::pairs::{are_of_languages, says_direction, texts_of};
+use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_changed_into, is_of};
 use crate::corpus::text::Rating;
+use crate::corpus::values::is_annotated;
 
-/// Words of fields that say who wrote a text.
-const PEOPLE: [&str; 10] = ["user", "author", "name", "sender", "from", "by", "speaker", "username", "nick", "channel"];
 /// Tags of words from which they recur.
 const ENOUGH_TAGS: usize = 40;
 
@@ -157,7 +157,8 @@ fn of_strings(rows: &[Map<String, Value>], order: &[String]) -> Option<Layout> {
     let can_be = |name: &str| !columns[name].is_constant();
     let are_texts = |source: &str, target: &str| says_direction(source, target) || can_be(source) && can_be(target);
     let varies = |name: &&str| !columns[*name].recurs();
-    let is_known = |pair: &[&str; 2]| says_direction(pair[0], pair[1]) && pair.iter().all(varies);
+    let are_named = |[one, other]: &[&str; 2]| says_direction(one, other) || are_of_languages(one, other);
+    let is_known = |pair: &[&str; 2]| are_named(pair) && pair.iter().all(varies);
     let is_pair = two.len() == 2 && (label.is_none() || is_changed_into(two[0], two[1]).is_some());
     let mut names = if is_pair || are_several && two.len() > 2 { two } else { all.clone() };
 
@@ -206,10 +207,7 @@ pub(super) fn compared_texts(rows: &[Map<String, Value>], order: &[String]) -> O
 
 /// Whether a field says who wrote a text: by its name, with values of one word.
 pub(super) fn is_name_of_someone(rows: &[Map<String, Value>], name: &str) -> bool {
-    let is_someone = words_of(name).iter().any(|word| PEOPLE.contains(&word.as_str()));
-    let column = column_at(rows, name);
-    // A name of something stands in one row.
-    is_someone && column.n_words < 2 * column.n && !column.is_unique()
+    column_at(rows, name).names_someone(name)
 }
 
 /// Returns the fields of rows with texts of several words, in the order of the file: no names, no words that recur in all rows, and nothing
@@ -223,6 +221,9 @@ pub(super) fn texts_in(rows: &[Map<String, Value>], order: &[String]) -> Vec<Str
         !column.is_constant() && !is_name_of_someone(rows, name) && !is_analysis(name)
     };
     let texts: Vec<&(&String, &Column)> = strings.iter().filter(can_be).collect();
+    let names: Vec<&str> = texts.iter().map(|(name, _)| name.as_str()).collect();
+    let copies = annotated_copies(rows, &names);
+    let texts: Vec<&(&String, &Column)> = texts.into_iter().filter(|(name, _)| !copies.contains(*name)).collect();
     let with_words: Vec<String> =
         texts.iter().filter(|(_, column)| column.has_words()).map(|(name, _)| (*name).clone()).collect();
     match with_words.len() {
@@ -231,12 +232,43 @@ pub(super) fn texts_in(rows: &[Map<String, Value>], order: &[String]) -> Vec<Str
     }
 }
 
+/// Returns which of the fields have the text of another one with marks in it, such as the names of places in brackets.
+pub(super) fn annotated_copies(rows: &[Map<String, Value>], names: &[&str]) -> Vec<String> {
+    let text = |row: &'_ Map<String, Value>, name: &str| value_at(row, name).and_then(Value::as_str).map(str::to_owned);
+    let is_copy = |name: &&str| {
+        names.iter().filter(|other| *other != name).any(|other| {
+            let both: Vec<(String, String)> =
+                rows.iter().filter_map(|row| Some((text(row, other)?, text(row, name)?))).collect();
+            let is_same = |(text, copy): &&(String, String)| text == copy || is_annotated(text, copy);
+            let n_annotated = both.iter().filter(|(text, copy)| is_annotated(text, copy)).count();
+            let is_long = both.iter().filter(|(text, _)| text.trim().contains(' ')).count() * 2 > both.len();
+            is_long && 4 * n_annotated > both.len() && 10 * both.iter().filter(is_same).count() >= 9 * both.len()
+        })
+    };
+    names.iter().filter(|name| is_copy(name)).map(|name| (*name).to_owned()).collect()
+}
+
 /// Returns the columns of strings that are not about another one, in the order of the file.
 pub(super) fn strings_of<'a>(columns: &'a BTreeMap<String, Column>, order: &[String]) -> Vec<(&'a String, &'a Column)> {
     let can_be = |(name, column): &(&String, &Column)| {
         column.is_string && !is_about(name) && !column.is_id(name) && !column.has_no_texts()
     };
     let mut strings: Vec<(&String, &Column)> = columns.iter().filter(can_be).collect();
+    // Addresses, dates, persons and numbers are about a text, where there is one.
+    let is_date = |name: &String, column: &Column| column.has_dates() && !says_direction(name, name);
+    let is_text =
+        |(name, column): &(&String, &Column)| !column.has_places() && !is_date(name, column) && !is_of_persons(name);
+    let texts: Vec<&(&String, &Column)> = strings.iter().filter(|column| is_text(column)).collect();
+    // The same dates may be written out, in any language.
+    let are_dates = matches!(texts[..], [(_, column)] if column.can_be_dates())
+        && strings.iter().any(|(_, column)| column.has_dates());
+    if !texts.is_empty() && !are_dates {
+        strings.retain(is_text);
+    }
+    let is_number = |(name, column): &(&String, &Column)| column.has_numbers() && !says_direction(name, name);
+    if strings.iter().filter(|column| !is_number(column)).count() > 1 {
+        strings.retain(|column| !is_number(column));
+    }
     strings.sort_by_key(|(name, _)| order.iter().position(|other| other == *name).unwrap_or(usize::MAX));
     strings
 }
@@ -249,7 +281,11 @@ fn are_of(pair: Option<&Layout>, name: &str) -> bool {
 /// Returns the field that holds a class: by its name, or because its values recur.
 fn label_of(rows: &[Map<String, Value>], columns: &BTreeMap<String, Column>) -> Option<String> {
     let found = columns.iter().filter(|(name, column)| {
-        let is_other = is_about(name) || is_of(Role::Context, name) || column.is_id(name) || column.are_tags();
+        let is_other = is_about(name)
+            || is_of(Role::Context, name)
+            || column.is_id(name)
+            || column.are_tags()
+            || column.has_references();
         let can_be = !is_other && column.is_short() && !column.is_varied();
         can_be && (is_label(name) || column.recurs() && !is_name_of_someone(rows, name))
     });

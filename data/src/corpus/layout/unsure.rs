@@ -6,10 +6,12 @@ use serde_json::{Map, Value};
 
 use super::recognize::texts_in;
 use super::{Layout, RowReader};
-use crate::corpus::columns::{columns_of, rank_of_class, with_examples};
+use crate::corpus::columns::{Column, columns_of, rank_of_class, with_examples};
 use crate::corpus::compared::is_fit;
 use crate::corpus::jq;
+use crate::corpus::pairs::are_of_languages;
 use crate::corpus::path::value_at;
+use crate::corpus::share;
 use crate::corpus::text::Task;
 use crate::formats::FileFormat;
 
@@ -28,19 +30,36 @@ const WAYS: [(Task, &str); 3] = [
 ];
 
 impl RowReader<'_> {
-    /// Returns what to say of two texts in no known direction next to values that recur: these may be a class of one of them.
+    /// Returns what to say of two texts in no known direction next to values that recur, which may be a class of one of them, and of texts
+    /// next to lists with more text where pairs are wanted.
     pub(super) fn unsure(&self, layout: &Layout, rows: &[Map<String, Value>], order: &[String]) -> Option<String> {
-        if !matches!(layout, Layout::Pairs { .. }) || self.knows_direction(layout) || self.has_named_a_field(rows) {
+        let fields: Vec<&str> = match layout {
+            Layout::Pairs { source, target } if !self.knows_direction(layout) => vec![source, target],
+            Layout::Texts { field } if self.task == Task::Translation => vec![field],
+            _ => return None,
+        };
+        if self.has_named_a_field(rows) {
             return None;
         }
+        // Fields next to lists with more text are seldom what to learn.
+        let are_named = matches!(fields[..], [source, target] if are_of_languages(source, target));
+        let key = if self.task == Task::Translation { "data.corpus.source_field" } else { "data.text.field" };
+        let elsewhere = share::elsewhere(rows, &fields, key).filter(|_| !are_named);
         let columns = columns_of(rows);
         let texts = texts_in(rows, order);
         let columns = || {
             order.iter().filter_map(|name| columns.get_key_value(name)).map(|(name, column)| (name.as_str(), column))
         };
         let is_text = |name: &str| texts.iter().any(|text| text == name);
-        let classes = || columns().filter(|(name, column)| !is_text(name) && rank_of_class(name, column) > 0);
-        classes().next().filter(|_| texts.len() > 1)?;
+        // The same word in all rows says nothing.
+        let can_be = |name: &str, column: &Column| !column.is_constant() && rank_of_class(name, column) > 0;
+        let classes = || columns().filter(|(name, column)| !is_text(name) && can_be(name, column));
+        let is_choice = fields.len() > 1 && texts.len() > 1 && classes().next().is_some();
+        if !is_choice && elsewhere.is_none() {
+            return None;
+        }
+        let recurring =
+            classes().next().map_or(String::new(), |_| format!("\nvalues that recur: {}", with_examples(classes())));
 
         let ways: Vec<&str> = WAYS
             .iter()
@@ -48,9 +67,9 @@ impl RowReader<'_> {
             .map(|(_, way)| *way)
             .collect();
         Some(format!(
-            ", and their names do not tell what to learn: write your choice for NAME\ntexts: {}\nvalues that recur: {}\n{}",
+            ", and their names do not tell what to learn: write your choice for NAME\ntexts: {}{recurring}{}\n{}",
             with_examples(columns().filter(|(name, _)| is_text(name))),
-            with_examples(classes()),
+            elsewhere.unwrap_or_default(),
             ways.join("\n")
         ))
     }

@@ -44,6 +44,72 @@ fn identifiers_are_neither_texts_nor_classes() {
 }
 
 #[test]
+fn what_says_where_when_or_by_whom_is_no_text() {
+    // Each is offered by no task, wherever it stands; the text is.
+    let others: [fn(usize) -> String; 8] = [
+        |n| format!("http://en.wikipedia.org/wiki/Page_{n}"),
+        |n| format!("images/{n}.jpg"),
+        |n| format!("Tue Oct 31 22:10:{:02} +0000 2017", n % 60),
+        |n| format!("05 {}, 2014", n % 28 + 1),
+        |n| format!("2016-01-{:02}T00:00:00Z", n % 28 + 1),
+        |n| format!("6f1d4c1e-0c5e-4b1a-9a53-{n:012x}"),
+        |n| format!("ada{n}@example.org"),
+        |_| "the same words in all rows".to_owned(),
+    ];
+
+    for (task, format) in TEXTS {
+        for other in &others {
+            let row = |n: usize| {
+                format!(r#"{{"aaa": "{}", "note": "some words of {n}", "zzz": "{}"}}"#, other(n), other(n + 1))
+            };
+            let said = refusal(&row, task, format);
+            assert!(said.contains("field=note"), "{said}");
+            assert!(
+                !["aaa", "zzz"]
+                    .iter()
+                    .any(|name| said.contains(&format!("={name}")) || said.contains(&format!(",{name}"))),
+                "{said}"
+            );
+        }
+        let row = |n: usize| format!(r#"{{"authors": "Ada A., Bob B{n} and Eve", "note": "some words of {n}"}}"#);
+        let said = refusal(&row, task, format);
+        assert!(said.contains("field=note") && !said.contains("=authors"), "{said}");
+    }
+
+    // Where rows have nothing else, dates are what is learned.
+    let dates = |n: usize| format!(r#"{{"human": "{} may 1998", "machine": "1998-05-{:02}"}}"#, n % 28 + 1, n % 28 + 1);
+    let said = refusal(&dates, Task::Translation, TextFormat::Auto);
+    assert!(said.contains("source_field=human --set data.corpus.target_field=machine"), "{said}");
+    let dates =
+        |n: usize| format!(r#"{{"raw": "{}. Mai 19{n:02}", "iso": "19{n:02}-05-{:02}"}}"#, n % 28 + 1, n % 28 + 1);
+    let said = refusal(&dates, Task::Translation, TextFormat::Auto);
+    assert!(said.contains("source_field=raw --set data.corpus.target_field=iso"), "{said}");
+}
+
+#[test]
+fn texts_next_to_lists_with_most_of_the_text_are_the_users_choice() {
+    let row = |n: usize| {
+        format!(
+            r#"{{"page": "The page {n}", "part": "A part {n}", "table": [["a long cell of many words {n}", "and one more cell of words"]], "kept": [0]}}"#
+        )
+    };
+    let said = refusal(&row, Task::Translation, TextFormat::Auto);
+    assert!(said.contains("their names do not tell what to learn") && !said.contains("values that recur"), "{said}");
+    assert!(said.contains("is in \"table\", which a template reads"), "{said}");
+}
+
+#[test]
+fn texts_in_languages_are_pairs_next_to_anything() {
+    let row = |n: usize| {
+        let text = |language: &str| format!(r#""sentence_{language}_Latn": "some words in {language} {n}""#);
+        format!(r#"{{"id": {n}, {}, {}, {}, "topic": "x"}}"#, text("deu"), text("eng"), text("ita"))
+    };
+    let said = refusal(&row, Task::Translation, TextFormat::Auto);
+    assert!(said.contains("its rows are pairs") && said.contains("source_field=sentence_deu_Latn"), "{said}");
+    assert!(said.contains("or the other way round") && said.contains("sentence_ita_Latn"), "{said}");
+}
+
+#[test]
 fn two_texts_next_to_values_that_recur_are_the_users_choice() {
     let row = |n: usize| {
         format!(r#"{{"uno": "some words of {n}", "due": "other words of {n}", "kind": "{}"}}"#, ["x", "y"][n % 2])

@@ -16,7 +16,7 @@ pub(crate) use self::messages::flag;
 use self::messages::{ask, counted, lacks_a_column, numbers_decide, taken_as_header, taken_as_pair, two_choices};
 pub(super) use self::messages::{field_flags, with_other_headers};
 use self::role::Role;
-pub(in crate::corpus) use self::role::is_language;
+pub(in crate::corpus) use self::role::{are_of_languages, is_language};
 use self::texts::columns_of_texts;
 use super::{CorpusConfig, Header, OR_REVERSED};
 use crate::corpus::asked::is_answer;
@@ -60,10 +60,9 @@ impl Columns {
         };
 
         let names: Vec<&str> = first_row.iter().map(|name| name.trim()).collect();
-        let mut notes = Vec::new();
-        let mut columns = by_number;
+        let (mut notes, mut columns, mut texts) = (Vec::new(), by_number, Vec::new());
         if names.len() > 2 && !numbers_are_set {
-            let texts = columns_of_texts(rows, names.len());
+            texts = columns_of_texts(rows, names.len());
             let others = texts::in_place_of(by_number, &texts).filter(|_| config.header == Header::Auto);
             columns = others.unwrap_or(by_number);
             notes.push(texts::note(path, names.len(), columns, by_number, &texts));
@@ -86,6 +85,9 @@ impl Columns {
 
         if is_probably_header(&names, others) {
             return Err(ask(path, &names, others, numbers_are_set));
+        }
+        if let Some(error) = texts::lacks_a_text(path, names.len(), columns, &texts) {
+            return Err(error);
         }
         if may_be_names(&names, others) || look_different(&names, others) {
             notes.push(taken_as_pair(path, &names, others, numbers_are_set));

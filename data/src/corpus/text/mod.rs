@@ -6,6 +6,7 @@ mod block;
 mod config;
 mod conversation;
 mod message;
+mod plain_records;
 mod preference;
 mod records;
 
@@ -20,6 +21,7 @@ pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
 pub(crate) use conversation::Conversation;
 pub use message::{ChatMessage, Role};
 pub(super) use message::{is_of_texts, is_written_list};
+use plain_records::{CODE, PAGES};
 pub(crate) use preference::{Preference, contradicted};
 
 use super::RowReport;
@@ -38,14 +40,6 @@ use crate::terminal::shell_word;
 const FILES_SHOWN: usize = 4;
 /// Files whose first lines are looked at.
 const FILES_LOOKED_AT: usize = 100;
-/// Endings of pages with tags.
-const PAGES: [&str; 4] = ["html", "htm", "xhtml", "xml"];
-/// Endings of source code and of marked-up text, in which blank lines do not divide documents.
-const CODE: [&str; 26] = [
-    "py", "rs", "c", "h", "cc", "cpp", "hpp", "js", "ts", "jsx", "tsx", "java", "go", "rb", "php", "cs", "sh", "pl",
-    "sql", "lua", "kt", "swift", "scala", "md", "rst", "tex",
-];
-
 /// One file and how it is divided into documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TextFile {
@@ -133,6 +127,10 @@ impl TextCorpus {
         let at_blank_lines = matches!(self.config.format, TextFormat::Auto | TextFormat::BlankLines);
         let forms = self.forms().filter(|(_, form)| at_blank_lines || !form.is_of_blank_lines());
         let of_forms = forms.take(FILES_SHOWN).map(|(path, form)| format!("note: {}", form.note(path)));
+        let plain =
+            self.files.iter().filter(|file| file.records.is_none() && FileFormat::by_name(&file.path).is_none());
+        let of_json = plain.take(FILES_LOOKED_AT).filter_map(|file| plain_records::note_on_json(&file.path));
+        let of_forms = of_forms.chain(of_json.take(1));
         if self.config.format != TextFormat::Auto {
             return of_forms.collect();
         }
@@ -154,7 +152,9 @@ impl TextCorpus {
         let n_code = self.files().filter(|path| CODE.contains(&ending(path).as_str())).count();
         let of_code = if n_code > 1 { note(&CODE, of_code) } else { None };
         let is_page = |path: &&Path| PAGES.contains(&ending(path).as_str());
-        let of_pages = self.files().find(is_page).and_then(|page| note(&PAGES, &plain_forms::text_of_page(page)));
+        let of_page =
+            |page| plain_records::note_on_tags(page).or_else(|| note(&PAGES, &plain_forms::text_of_page(page)));
+        let of_pages = self.files().find(is_page).and_then(of_page);
         let of_endings = [note(&["csv", "tsv"], &of_tables), of_conll, of_pages, of_code].into_iter().flatten();
         of_forms.chain(of_endings).collect()
     }
@@ -167,7 +167,7 @@ impl TextCorpus {
 
     /// Whether a file has a form that [`Self::notes`] say how to read.
     pub fn has_known_form(&self) -> bool {
-        self.forms().next().is_some()
+        self.forms().next().is_some() || self.files().any(|path| plain_records::note_on_json(path).is_some())
     }
 
     /// Returns how documents are read.

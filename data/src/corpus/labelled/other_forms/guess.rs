@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use crate::corpus::columns::{Column, ENOUGH_ROWS, choose_class, rank_of_class};
+use crate::corpus::columns::{self, Column, ENOUGH_ROWS, choose_class, rank_of_class};
 use crate::corpus::compared::compared_among;
 use crate::corpus::fields::{
-    Strings, has_label_word, has_word_of_class, is_about, is_analysis, is_label, is_likely_label, texts_of_class,
+    Strings, has_label_word, has_word_of_class, is_about, is_analysis, is_label, is_likely_label, is_of_persons,
+    texts_of_class,
 };
 use crate::corpus::roles::{Role, is_of, is_reply};
 use crate::corpus::text::Task;
@@ -45,7 +46,7 @@ pub(super) fn texts(rows: &[Vec<String>], meant: &[Option<usize>], columns: &[(&
     let is_named = |at: &usize| columns.iter().any(|(_, wanted)| wanted == name(*at));
     let is_given = |at: usize| meant[0] == Some(at) && name(at) == columns[0].1;
     let is_text = |at: &usize| {
-        let is_other = is_label(name(*at)) || !has_texts(rows, *at);
+        let is_other = is_label(name(*at)) || !has_texts(rows, *at) || has_double(rows, *at);
         meant[1] != Some(*at) && !is_other && (!is_named(at) || is_given(*at))
     };
     let mut candidates: Vec<usize> = (0..rows[0].len()).filter(|at| is_given(*at) || is_text(at)).collect();
@@ -70,16 +71,36 @@ pub(super) fn texts(rows: &[Vec<String>], meant: &[Option<usize>], columns: &[(&
     texts_of_class(&strings.collect::<Vec<_>>(), given).into_iter().map(|at| candidates[at]).collect()
 }
 
+/// Whether another column has the name of this one, so that the name says neither.
+fn has_double(rows: &[Vec<String>], at: usize) -> bool {
+    let name = rows[0][at].trim();
+    !name.is_empty() && rows[0].iter().filter(|other| other.trim() == name).count() > 1
+}
+
 /// Describes the filled cells of a column.
-fn column(rows: &[Vec<String>], at: usize) -> Column {
+pub(super) fn column(rows: &[Vec<String>], at: usize) -> Column {
     Column::of_cells(cells(rows, at).map(String::as_str))
+}
+
+/// Whether all cells of a column are numbers, and some have a fraction.
+pub(super) fn are_decimals(rows: &[Vec<String>], at: usize) -> bool {
+    let column = column(rows, at);
+    column.has_numbers() && column.values().any(|value| value.contains(['.', ',']))
+}
+
+/// Whether a column can hold names of classes by its cells: neither identifiers, tags, addresses nor dates, and cells in most rows.
+pub(super) fn can_be_class(rows: &[Vec<String>], at: usize) -> bool {
+    let column = column(rows, at);
+    let is_other = column.is_id(rows[0][at].trim()) || column.are_tags() || column.has_references();
+    !is_other && column.is_short() && 2 * column.n > rows.len() - 1
 }
 
 /// Whether a column can hold texts: no numbers, no identifiers, and nothing about a text.
 fn has_texts(rows: &[Vec<String>], at: usize) -> bool {
     let (name, column) = (rows[0][at].trim(), column(rows, at));
-    let is_other = is_about(name) || column.is_id(name) || column.has_no_texts() || column.is_constant();
-    !is_other && !are_numbers(rows, at)
+    let is_value = column.has_no_texts() || column.has_references() || column.is_constant();
+    let is_other = is_about(name) || is_of_persons(name) || column.is_id(name);
+    !is_value && !is_other && !are_numbers(rows, at)
 }
 
 /// Whether each cell of a column is another text of several words.
@@ -112,7 +133,8 @@ pub(super) fn unclear_class(
     let texts = [meant[0], meant.get(2).copied().flatten()];
     let rank = |at: usize, column: &Column| rank_of_class(rows[0][at].trim(), column);
     let can_be = |(at, column): &(usize, Column)| {
-        !texts.contains(&Some(*at)) && 2 * column.n >= rows.len() - 1 && rank(*at, column) > 0
+        let is_other = texts.contains(&Some(*at)) || has_double(rows, *at);
+        !is_other && 2 * column.n >= rows.len() - 1 && rank(*at, column) > 0
     };
     let found: Vec<(usize, Column)> = (0..rows[0].len()).map(|at| (at, column(rows, at))).filter(can_be).collect();
     let is_sure = mark_of_pair(rows, columns) == Some(label) || found.iter().any(|(at, column)| rank(*at, column) > 2);
@@ -124,11 +146,21 @@ pub(super) fn unclear_class(
 pub(super) fn other_classes(rows: &[Vec<String>], task: Task, meant: &[Option<usize>]) -> Vec<String> {
     let can_be = |at: &usize| {
         let name = rows[0][*at].trim();
-        !meant.contains(&Some(*at)) && !name.is_empty() && !is_about(name) && recurs(rows, *at)
+        let is_other = meant.contains(&Some(*at)) || has_double(rows, *at);
+        !is_other && !name.is_empty() && !is_about(name) && recurs(rows, *at)
     };
     let is_open = task == Task::Classification && meant[1].is_some_and(|at| !has_word_of_class(rows[0][at].trim()));
     let found = (0..rows[0].len()).filter(|at| is_open && can_be(at));
     found.map(|at| rows[0][at].trim().to_owned()).collect()
+}
+
+/// Names the columns with texts that are not meant, with an example of each; empty if there are none.
+pub(super) fn left_out(rows: &[Vec<String>], task: Task, meant: &[Option<usize>]) -> String {
+    let columns: Vec<(&str, Column)> = (0..rows[0].len()).map(|at| (rows[0][at].trim(), column(rows, at))).collect();
+    let read: Vec<&str> = meant.iter().flatten().map(|at| rows[0][*at].trim()).collect();
+    let named = columns.iter().map(|(name, column)| (*name, column)).filter(|(name, _)| !name.is_empty());
+    let found = columns::left_out(named, &read).filter(|_| task == Task::Classification);
+    found.map_or(String::new(), |found| format!("\n  that leaves out {found}"))
 }
 
 /// Returns which columns are probably meant. Those with the wanted names are. Else labels have a usual name or the values that recur most,
@@ -143,7 +175,8 @@ pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, 
     let mut meant: Vec<Option<usize>> =
         columns.iter().map(|(_, name)| first.iter().position(|cell| cell.trim() == name)).collect();
     let free = |meant: &[Option<usize>]| -> Vec<usize> {
-        (0..first.len()).filter(|at| !meant.contains(&Some(*at)) && n_bytes(rows, *at) > 0).collect()
+        let is_free = |at: &usize| !meant.contains(&Some(*at)) && n_bytes(rows, *at) > 0 && !has_double(rows, *at);
+        (0..first.len()).filter(is_free).collect()
     };
 
     if task == Task::Tagging
@@ -162,7 +195,7 @@ pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, 
             let name = |at: usize| first[at].trim();
             let is_unlikely = |at: &usize| {
                 let column = column(rows, *at);
-                let is_other = column.is_id(name(*at)) || column.are_tags();
+                let is_other = column.is_id(name(*at)) || column.are_tags() || column.has_references();
                 // A column with a few cells says something of a few rows.
                 let is_no_class = task == Task::Classification && (is_other || 2 * column.n < rows.len() - 1);
                 is_about(name(*at)) || is_no_class || n_distinct(at) == 1
@@ -179,7 +212,8 @@ pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, 
         }
     }
     if meant[0].is_none() {
-        meant[0] = free(&meant).into_iter().rev().max_by_key(|at| n_bytes(rows, *at));
+        let is_text = |at: &usize| task == Task::Tagging || has_texts(rows, *at);
+        meant[0] = free(&meant).into_iter().rev().max_by_key(|at| (is_text(at), n_bytes(rows, *at)));
     }
     meant
 }

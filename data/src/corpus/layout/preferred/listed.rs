@@ -4,12 +4,13 @@ use serde_json::{Map, Value};
 
 use super::names::{is_answer_word, singular};
 use super::{CHOICES, Field, Preferred, is_message, prompt, row_in_jq};
-use crate::corpus::fields::words_of;
+use crate::corpus::fields::{is_id_name, words_of};
 use crate::corpus::jq::in_jq;
 use crate::corpus::layout::foreign::{SPEAKERS, meaning};
 use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_aside, is_of};
 use crate::corpus::text::direction_of;
+use crate::corpus::values;
 
 /// A list of answers, with ratings of them, a mark of the best one, or its number.
 pub(super) fn of(rows: &[Map<String, Value>], row: &Map<String, Value>, fields: &[Field<'_>]) -> Option<Preferred> {
@@ -94,7 +95,8 @@ fn are_turns(list: &[Value]) -> bool {
 
 /// Returns the field with the text of an answer: not its identifier, which may have the name of an answer, too.
 fn text_of(answer: &Map<String, Value>) -> Option<&str> {
-    let texts = answer.iter().filter(|(_, value)| value.is_string());
+    let is_text = |text: &str| !values::is_id(text) && !values::is_place(text) && !values::is_date(text);
+    let texts = answer.iter().filter(|(name, value)| value.as_str().is_some_and(is_text) && !is_id_name(name));
     let best = texts.max_by_key(|(name, value)| {
         let is_answer = words_of(name).iter().any(|word| is_answer_word(word));
         let is_text = !is_aside(name) && !SPEAKERS.contains(&name.as_str());

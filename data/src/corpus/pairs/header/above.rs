@@ -10,7 +10,8 @@ use crate::formats::LineReader;
 /// Most lines above a table.
 const MOST_LINES: usize = 50;
 
-/// Returns how many of the first `rows` stand above the table: comments that begin with `#` and rows of one cell, above wider rows.
+/// Returns how many of the first `rows` stand above the table: comments that begin with `#`, rows of one cell above wider rows, and rows of
+/// few cells above a header.
 pub(in crate::corpus) fn rows_above(rows: &[Vec<String>]) -> usize {
     let width = rows.iter().map(Vec::len).max().unwrap_or(0);
     let is_above = |row: &Vec<String>| {
@@ -20,7 +21,25 @@ pub(in crate::corpus) fn rows_above(rows: &[Vec<String>]) -> usize {
     };
     let Some(at) = rows.iter().position(|row| !is_above(row)) else { return 0 };
     let n_wide = rows[at..].iter().filter(|row| row.len() > 1).count();
-    if 2 * n_wide > rows.len() - at { at } else { 0 }
+    if 2 * n_wide <= rows.len() - at {
+        return 0;
+    }
+    if at > 0 { at } else { titles_above(rows) }
+}
+
+/// Returns how many rows with names and their values, such as `Account;12 34`, stand above the header of a table that is wider.
+fn titles_above(rows: &[Vec<String>]) -> usize {
+    let n_filled = |row: &[String]| row.iter().filter(|cell| !cell.trim().is_empty()).count();
+    let width = n_filled(rows.iter().max_by_key(|row| n_filled(row)).map_or(&[], Vec::as_slice));
+    let is_title = |row: &Vec<String>| width > 3 && 2 * n_filled(row) <= width;
+    let at = rows.iter().position(|row| !is_title(row)).unwrap_or(0);
+    // A header fills its cells with words, and the rows below are as wide.
+    let has_digit = |cell: &String| cell.contains(|c: char| c.is_ascii_digit());
+    let is_header = rows.get(at).is_some_and(|row| n_filled(row) == row.len() && !row.iter().any(has_digit));
+    let below = rows.get(at + 1..).unwrap_or_default();
+    let n_wide = below.iter().filter(|row| !is_title(row)).count();
+    let differ = below.iter().any(|row| row.iter().any(has_digit));
+    if is_header && differ && !below.is_empty() && 2 * n_wide > below.len() { at } else { 0 }
 }
 
 /// Refuses a table with lines above its first row, and says how to leave them out.
@@ -91,6 +110,8 @@ mod tests {
             ("a.csv", "Glossary of terms\n\n", ",", 3),
             ("a.csv", "Glossary of terms,,,\n", ",", 2),
             ("a.csv", "# a comment, with a comma\n", ";", 2),
+            ("a.csv", "Account;12 34\nPeriod;01.01.2024 - 31.12.2024\n\n", ";", 4),
+            ("a.csv", "Account,12 34,,\n", ",", 2),
         ] {
             let text = table(above, header, delimiter);
             for config in [&CorpusConfig::default(), &named, &yes] {
@@ -107,6 +128,11 @@ mod tests {
         let pairs = table("# a comment\n", "0\tHow are you?\tnoun\tCome stai?", "\t");
         let notes = open("a.tsv", &pairs, &CorpusConfig::default()).expect("pairs");
         assert!(notes.iter().any(|note| note.contains("has 4 columns")), "{notes:?}");
+        let row =
+            |n: usize| format!("{}\t{}\t{}\tThe dog {n} barks.\tA dog barks {n} times.\n", n % 2, 1000 + n, 2000 + n);
+        let marked = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n".to_owned() + &(0..60).map(row).collect::<String>();
+        let notes = open("a.tsv", &marked, &CorpusConfig::default()).expect("pairs").join("\n");
+        assert!(notes.contains("3 is the source and 4 the target") && notes.contains("is taken as a pair"), "{notes}");
         let two = "Hello\t\nGood morning.\tBuongiorno.\nThanks.\tGrazie.\n";
         assert_eq!(open("a.tsv", two, &CorpusConfig::default()), Ok(Vec::new()), "a pair with one side");
         assert_eq!(rows_above(&[vec!["#id".into(), "en".into()], vec!["1".into(), "a".into()]]), 0);

@@ -36,7 +36,7 @@ pub(super) fn look_different(names: &[&str], others: &[Vec<String>]) -> bool {
     let is_name = |name: &&str| {
         let n_words = name.split_whitespace().count();
         let is_text = |c: char| ",;!?\"'“”".contains(c);
-        let begins = name.chars().next().is_some_and(char::is_alphabetic);
+        let begins = name.chars().next().is_some_and(|c| c.is_alphabetic() || c == '#');
         begins
             && name.chars().count() > 1
             && n_words <= MOST_WORDS_OF_TITLE

@@ -117,6 +117,10 @@ const LANGUAGES: [&str; 83] = [
     "ukrainian",
 ];
 
+/// Scripts in codes of languages, such as `eng_Latn`.
+const SCRIPTS: [&str; 14] =
+    ["latn", "cyrl", "arab", "hans", "hant", "deva", "jpan", "hang", "grek", "hebr", "thai", "beng", "taml", "geor"];
+
 impl Role {
     /// Finds the role of a name such as `source_text`, `Sentence EN`, `Text (en)`, `en-US` or `translation.en`: each of its words (of the
     /// last field) must be known.
@@ -139,11 +143,12 @@ impl Role {
     }
 
     fn of_word(word: &str) -> Self {
-        let lists: [(&[&str], Self); 5] = [
+        let lists: [(&[&str], Self); 6] = [
             (&SOURCES, Self::Source),
             (&TARGETS, Self::Target),
             (&TEXTS, Self::Text),
             (&LANGUAGES, Self::Text),
+            (&SCRIPTS, Self::Text),
             (&OTHERS, Self::Other),
         ];
         lists.into_iter().find(|(words, _)| words.contains(&word)).map_or(Self::Unknown, |(_, role)| role)
@@ -155,4 +160,17 @@ pub(in crate::corpus) fn is_language(word: &str) -> bool {
     let word = word.to_lowercase();
     let language = word.split(['-', '_']).next().unwrap_or_default();
     LANGUAGES.contains(&language)
+}
+
+/// Whether two names differ in the language alone, such as `sentence_eng_Latn` and `sentence_ita_Latn`.
+pub(in crate::corpus) fn are_of_languages(one: &str, other: &str) -> bool {
+    let divided = |name: &str| {
+        let name = name.to_lowercase();
+        let words: Vec<String> = name.split(|c: char| !c.is_alphanumeric()).map(str::to_owned).collect();
+        let languages: Vec<String> = words.iter().filter(|word| LANGUAGES.contains(&word.as_str())).cloned().collect();
+        let is_other = |word: &String| !LANGUAGES.contains(&word.as_str()) && !SCRIPTS.contains(&word.as_str());
+        (languages, words.into_iter().filter(is_other).collect::<Vec<_>>())
+    };
+    let ((one, rest), (other, other_rest)) = (divided(one), divided(other));
+    one.len() == 1 && other.len() == 1 && one != other && rest == other_rest
 }

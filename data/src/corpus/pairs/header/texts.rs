@@ -6,19 +6,28 @@ use super::Columns;
 use crate::corpus::asked::{Asked, is_answer};
 use crate::corpus::columns::{Column, with_examples};
 use crate::corpus::fields::{is_about, is_id_name, words_of};
+use crate::corpus::values;
+use crate::error::Error;
 
 /// Rows that show that a column has one word only, such as the name of a language.
 const ENOUGH_ROWS: usize = 5;
+/// Different words of a column that are the names of something.
+const FEW_WORDS: usize = 8;
 /// Columns that a note names.
 const SHOWN: usize = 6;
 
-/// Returns the columns that can be texts: those with a cell that is not a number, a date or an address, and not the same word in all rows.
+/// Returns the columns that can be texts: most of their cells are neither numbers, dates, addresses, names of files nor identifiers, and they
+/// are not the same word in all rows, or one of a few.
 pub(super) fn columns_of_texts(rows: &[Vec<String>], n_columns: usize) -> Vec<usize> {
-    let has_text = |column: &usize| {
-        let cells = || rows.iter().filter_map(|row| row.get(*column)).map(|cell| cell.trim());
-        let is_constant = rows.len() >= ENOUGH_ROWS
-            && cells().next().is_some_and(|first| !first.contains(' ') && cells().all(|cell| cell == first));
-        cells().any(is_text) && !is_constant
+    // The first row may have names.
+    let below = if rows.len() > ENOUGH_ROWS { &rows[1..] } else { rows };
+    let has_text = |at: &usize| {
+        let column = column(below, *at);
+        let n_texts = below.iter().filter_map(|row| row.get(*at)).filter(|cell| is_text(cell.trim())).count();
+        let is_one = below.len() >= ENOUGH_ROWS && column.n_distinct() == 1;
+        let is_one_of_few = column.recurs() && column.n_distinct() <= FEW_WORDS;
+        let is_word = !column.has_words() && (is_one || is_one_of_few);
+        2 * n_texts > column.n && !is_word && !column.numbers_rows()
     };
     (0..n_columns).filter(has_text).collect()
 }
@@ -88,11 +97,28 @@ pub(super) fn examples(names: &[&str], all: &[&str], rows: &[Vec<String>]) -> St
     with_examples(columns.iter().map(|(name, column)| (*name, column)))
 }
 
-/// Whether a cell is more than a number, a date or an address.
+/// Whether a cell is more than a number, a date, an address, the name of a file or an identifier.
 fn is_text(cell: &str) -> bool {
     let has_letter = cell.contains(char::is_alphabetic);
-    let begins_address = ["http://", "https://", "www."].iter().any(|start| cell.starts_with(start));
-    has_letter && cell.parse::<f64>().is_err() && (!begins_address || cell.contains(' '))
+    let is_value = values::is_place(cell) || values::is_date(cell) || values::is_id(cell) || values::is_boolean(cell);
+    has_letter && cell.parse::<f64>().is_err() && !is_value
+}
+
+/// Refuses a table of three columns or more, of which one has texts and neither of those that are read. `None` for others.
+pub(super) fn lacks_a_text(path: &Path, n_columns: usize, read: Columns, texts: &[usize]) -> Option<Error> {
+    let [only] = texts else { return None };
+    let is_other = n_columns > 2 && ![read.source, read.target].contains(only);
+    is_other.then(|| {
+        Error::corpus(
+            path,
+            format!(
+                "column {only} alone of its {n_columns} columns has texts, counted from 0, and a pair has two\n  to learn a class of the texts: \
+                 --task classification\n  if other columns are texts, too: --set data.corpus.source_column=N --set data.corpus.target_column=N\n  \
+                 if columns {} and {} are: --set data.corpus.header=no",
+                read.source, read.target
+            ),
+        )
+    })
 }
 
 /// Returns the first two columns with texts if `columns` are the usual ones and one of them has none.
