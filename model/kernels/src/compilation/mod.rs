@@ -236,11 +236,15 @@ mod tests {
             file.set_modified(then).expect("a time");
         }
         fs::write(folder.join("kernels-1.db-wal"), "").expect("writable");
+        for name in ["kernels-1", "kernels-5"] {
+            fs::create_dir(folder.join(programs_of(name))).expect("writable");
+        }
         forget_others(&folder, "kernels-5");
         let mut left: Vec<_> =
             fs::read_dir(&folder).expect("there").map(|entry| entry.expect("there").file_name()).collect();
         left.sort();
         fs::remove_dir_all(&folder).expect("there");
-        assert_eq!(left, ["a.db", "kernels-2.db", "kernels-3.db", "kernels-4.db", "kernels-5.db"]);
+        let others = ["a.db", "kernels-2.db", "kernels-3.db", "kernels-4.db", "kernels-5.db", "kernels-5.programs"];
+        assert_eq!(left, others);
     }
 }

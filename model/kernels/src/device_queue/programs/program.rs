@@ -77,8 +77,18 @@ pub(super) fn is_collected(device: DeviceId, kernel: &Arc<dyn CubeKernel>) -> bo
     if !IS_COLLECTING.load(Ordering::Relaxed) {
         return false;
     }
-    let kernel = kernel.clone();
-    lock(&AHEAD).push(thread::spawn(move || drop(Program::of(device, &*kernel))));
+    let is_new = {
+        let mut programs = lock(&PROGRAMS);
+        let programs = programs.get_or_insert_default();
+        let key = (device, kernel.id());
+        let is_new = !programs.contains_key(&key);
+        programs.entry(key).or_default();
+        is_new
+    };
+    if is_new {
+        let kernel = kernel.clone();
+        lock(&AHEAD).push(thread::spawn(move || drop(Program::of(device, &*kernel))));
+    }
     true
 }
 
@@ -210,4 +220,33 @@ pub(super) fn in_words(error: impl Display) -> String {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CODE: &str =
+        "// shared memory: 65536\n.version 9.0\n.visible .entry in_turns_1f(\n\t.param .u64 a\n)\n{\n}\n";
+
+    #[test]
+    fn a_program_says_its_memory_and_its_entry() {
+        assert_eq!(shared_memory(CODE), Some(65_536));
+        assert_eq!(entry(CODE).as_deref(), Some(c"in_turns_1f"));
+        assert_eq!(shared_memory(".version 9.0\n"), None);
+        assert_eq!(entry("// shared memory: 1\n"), None);
+    }
+
+    #[test]
+    fn a_kept_program_is_whole_or_absent() {
+        let folder = std::env::temp_dir().join(format!("kiln-programs-{}", std::process::id()));
+        let path = folder.join("a.ptx");
+        write(&path, CODE).expect("writable");
+        write(&path, CODE).expect("writable");
+        let names: Vec<_> =
+            fs::read_dir(&folder).expect("there").map(|entry| entry.expect("there").file_name()).collect();
+        let kept = fs::read_to_string(&path).expect("there");
+        fs::remove_dir_all(&folder).expect("there");
+        assert_eq!((names, kept.as_str()), (vec!["a.ptx".into()], CODE));
+    }
 }
