@@ -42,6 +42,7 @@ impl Boxes {
         let element = if self.is_bf16 { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 } else { CU_TENSOR_MAP_DATA_TYPE_FLOAT16 };
         let [rows, columns] = self.shape.map(|n| n as u64);
         let mut map = MaybeUninit::uninit();
+
         // SAFETY: shape, box and strides of elements have two numbers each, and the distance between rows is one.
         unsafe {
             sys::cuTensorMapEncodeTiled(

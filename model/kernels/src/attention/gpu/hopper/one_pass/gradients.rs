@@ -44,6 +44,7 @@ pub(super) fn one_pass_gradients<E: Float>(
     }
     sync_async_proxy_shared();
     sync_cube();
+
     let (role, unit) = warpgroup(3usize);
     let (role, ticket) = (uniform(role), uniform(ticket[0]));
     if role == 2 {
@@ -211,7 +212,8 @@ fn accumulate<E: Float>(
         let values_at = nth % comptime![STAGES as u32] * comptime![2 * cfg.rows() as u32] + place(unit).column;
         hide(&mut scores, now.tile, call, column, cfg);
         let p = add_to_dv::<E>(gradients, &scores, &*memory, &operands, values_at, nth, cfg);
-        take_d_scores::<E>(gradients, &p, &dp, memory, values_at, nth, group, unit, cfg);
+        take_d_scores::<E>(gradients, &p, &dp, &*memory, values_at, cfg);
+        share_d_scores::<E>(&*gradients, memory, nth, group, unit, cfg);
 
         let right = operands.query_columns + slot_of(nth, cfg);
         enqueue::<E>(&mut gradients.dk, &gradients.d_scores, right, comptime![query_columns(cfg)]);
@@ -292,17 +294,14 @@ fn add_to_dv<E: Float>(
     p
 }
 
-/// Waits for `dp`, and stores the gradients of the scores of turn `nth`, which both warpgroups read.
+/// Waits for `dp`, and takes the gradients of the scores.
 #[cube]
 fn take_d_scores<E: Float>(
     gradients: &mut Gradients<E>,
     p: &Array<f32>,
     dp: &Array<f32>,
-    memory: &mut Memory<E>,
+    memory: &Memory<E>,
     values_at: u32,
-    nth: u32,
-    group: u32,
-    unit: u32,
     #[comptime] cfg: PassConfig,
 ) {
     // Not for dV.
@@ -311,7 +310,19 @@ fn take_d_scores<E: Float>(
     let deltas = row_pairs(&memory.row_values, values_at + comptime![cfg.rows() as u32], comptime![cfg.rows()]);
     let d_scores = score_gradients(p, dp, &deltas, comptime![cfg.flash.scale()].runtime());
     round_into::<E>(&d_scores, &mut gradients.d_scores);
-    // Once the other warpgroup has stored those of the turn before, it reads the buffer of this turn no more.
+}
+
+/// Stores the gradients of the scores of turn `nth`, which both warpgroups read.
+#[cube]
+fn share_d_scores<E: Float>(
+    gradients: &Gradients<E>,
+    memory: &mut Memory<E>,
+    nth: u32,
+    group: u32,
+    unit: u32,
+    #[comptime] cfg: PassConfig,
+) {
+    // The other warpgroup has read the buffer of this turn once it has stored the gradients of the turn before.
     if nth > 0 {
         await_turn(&memory.scores_of.loaded, nth - 1, BUFFERS);
     }
@@ -319,6 +330,7 @@ fn take_d_scores<E: Float>(
     store_d_scores::<E>(&gradients.d_scores, &mut memory.d_scores, buffer, group, unit, cfg);
     sync_async_proxy_shared();
     sync_plane();
+
     if UNIT_POS_PLANE == 0 {
         #[unroll]
         for b in 0..BUFFERS {

@@ -101,7 +101,7 @@ pub(in crate::attention::gpu::hopper) fn launch<E: Float + CubeElement>(
     }
 }
 
-/// Computes the gradients of keys and values, and adds those of the queries to the cleared `sums`.
+/// Computes the gradients of keys and values, and adds the queries' gradients to the cleared `sums`.
 fn add_up<E: Float + CubeElement>(
     call: &Call,
     config: &PassConfig,

@@ -19,10 +19,11 @@ use crate::gpu::wgmma::describe;
 /// Four numbers of a sum, which a thread moves at once.
 pub(super) type Quad = Vector<f32, Const<4>>;
 
-/// Slots of queries and of `d_out`: as many as fit, next to [`BUFFERS`].
+/// Slots of queries and of `d_out`: as many as fit, next to [`BUFFERS`]. `benches/results/2026-11-30-h200-attention-programs.md` has no
+/// other number.
 pub(super) const STAGES: usize = 2;
-/// Buffers of the gradients of scores. A warpgroup stores those of a turn once the other one has stored those of the turn before: it then has
-/// read those of three turns before.
+/// Buffers of the gradients of scores. A warpgroup stores a turn's once the other one has stored the turn before's. The other one has
+/// then read what was stored three turns before.
 pub(super) const BUFFERS: usize = 3;
 /// Columns of a TMA box and of a panel of shared memory: a line of 128 bytes.
 pub(super) const PANEL: usize = 64;

@@ -78,11 +78,13 @@ pub(super) fn add_parts<E: Float>(
     let from = comptime![group * cfg.part_quads()];
     let mut now = Streamed { head: 0u32.runtime(), tile: column.first };
     let mut next = advanced(&now, column);
+
     for nth in 0..column.blocks {
         let sum = sum_of(column, &now, call.lens.t, comptime![group as u32].runtime(), cfg);
         let turn = turn_of(now.tile, column, call, cfg);
         let lock = (1 + sum) as usize;
         let to = sum as usize * quads;
+
         memory.parts_of.loaded.index(group).wait_parity(nth % 2);
         await_turn(&sums.locks[lock..lock + 1], turn);
         if turn == 0 {
@@ -98,6 +100,7 @@ pub(super) fn add_parts<E: Float>(
                 comptime![quads as u32 * 16],
             );
         }
+
         commit();
         settle_reads();
         memory.parts_of.free.index(group).arrive();
