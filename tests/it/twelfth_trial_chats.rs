@@ -47,7 +47,7 @@ fn windows_line_ends_in_strings_are_one_line_end_for_all_tasks() {
 #[test]
 fn references_become_rows_and_lists_become_sources() {
     let place = Workplace::new();
-    let row = |n: usize| json!({"image": format!("{n}.jpg"), "en": format!("A man {n} runs."), "de": [format!("Ein Mann {n}."), format!("Der Mann {n}.")]});
+    let row = |n: usize| json!({"image": format!("{n}.jpg"), "en": format!("A man {n} runs."), "de": [format!("Dieser Mann {n}."), format!("Der Mann {n}.")]});
     place.write("refs.jsonl", lines(60, row));
     let said =
         dry(&place, PAIRS, &["data.train=refs.jsonl", "data.split=8"]).refused(3, &["several texts in \"de\""]).stderr;

@@ -175,7 +175,7 @@ mod tests {
     fn several_references_of_a_source_are_offered_as_rows_of_their_own_and_joined() {
         for (row, [source, list]) in [
             (
-                r#""image": "N.jpg", "en": "A man N runs.", "de": ["Ein Mann N rennt.", "Ein Mann N lauft."]"#,
+                r#""image": "N.jpg", "en": "A man N runs.", "de": ["Der Mann N rennt.", "Dieser Mann N lauft."]"#,
                 ["en", "de"],
             ),
             (
