@@ -83,7 +83,7 @@ fn preferences_in_lists_and_strings_are_followed_to_their_texts() {
 
     let row = |n: usize| {
         let message = |role: &str| json!([{"role": role, "content": format!("{role} {n}")}]);
-        json!({"prompt": message("user"), "completion": message("assistant"), "label": n % 2 == 0})
+        json!({"prompt": message("user"), "completion": message("assistant"), "label": n.is_multiple_of(2)})
     };
     place.write("kto.jsonl", lines(60, row));
     let said = dry(&place, PREFERENCES, &["data.train=kto.jsonl"]).refused(3, &["(KTO)"]).stderr;
@@ -107,7 +107,7 @@ fn threads_become_conversations() {
     assert!(made.contains("say b ") && !made.contains("say a "), "{made}");
 
     let row = |n: usize| {
-        let parent = if n % 3 == 0 { "t3_p".to_owned() } else { format!("t1_c{}", n - 1) };
+        let parent = if n.is_multiple_of(3) { "t3_p".to_owned() } else { format!("t1_c{}", n - 1) };
         let body = if n % 9 == 4 { "[deleted]".to_owned() } else { format!("comment {n}") };
         json!({"id": format!("c{n}"), "parent_id": parent, "author": (["ada", "bob"][n % 2]), "body": body})
     };

@@ -90,7 +90,7 @@ pub(super) fn is_date(text: &str) -> bool {
             || is_zone(word)
             || [&MONTHS[..], &DAYS].iter().any(|names| is_of(word, names))
     };
-    words.iter().all(is_part) && (words.iter().any(|word| is_whole(&word)) || has_month || is_spaced)
+    words.iter().all(is_part) && (words.iter().any(is_whole) || has_month || is_spaced)
 }
 
 /// Whether a word is one of the names, or begins one with three letters or more.
