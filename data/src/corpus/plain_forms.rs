@@ -76,11 +76,10 @@ pub(super) enum PlainForm {
 
 /// Tells what a text file is by its first lines. `None` for other text, and for files that cannot be read.
 pub(super) fn form_of(path: &Path) -> Option<PlainForm> {
-    let (mut reader, mut line, mut lines) = (LineReader::open(path).ok()?, Vec::new(), Vec::new());
-    while lines.len() < LINES && reader.read_line(&mut line).ok()? {
-        lines.push(String::from_utf8_lossy(&line).trim_start_matches('\u{feff}').trim_end().to_owned());
-        line.clear();
-    }
+    let texts = LineReader::texts(path).ok()?.take(LINES);
+    let trimmed = |line: String| line.trim_start_matches('\u{feff}').trim_end().to_owned();
+    let texts = texts.map(|line| line.map(trimmed));
+    let lines = texts.collect::<Result<Vec<_>, _>>().ok()?;
     let filled: Vec<&str> = lines.iter().map(String::as_str).filter(|line| !line.trim().is_empty()).collect();
     let count = |is_one: &dyn Fn(&str) -> bool| filled.iter().filter(|line| is_one(line)).count();
     let first = *filled.first()?;

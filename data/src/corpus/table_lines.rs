@@ -9,11 +9,7 @@ const LINES: usize = 200;
 
 /// Returns the ending of a table with the lines of a file. `None` for other files, and for those that cannot be read.
 pub(super) fn ending(path: &Path) -> Option<&'static str> {
-    let (mut reader, mut line, mut lines) = (LineReader::open(path).ok()?, Vec::new(), Vec::new());
-    while lines.len() < LINES && reader.read_line(&mut line).ok()? {
-        lines.push(String::from_utf8_lossy(&line).into_owned());
-        line.clear();
-    }
+    let lines = LineReader::texts(path).ok()?.take(LINES).collect::<Result<Vec<_>, _>>().ok()?;
     ending_of_table(&lines)
 }
 

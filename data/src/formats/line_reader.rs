@@ -30,6 +30,22 @@ impl LineReader {
         Ok(lines)
     }
 
+    /// Returns the lines of `path` as texts, without a byte order mark, and with a sign in place of what is not UTF-8.
+    ///
+    /// # Errors
+    /// If the file cannot be opened. A line that cannot be read is an error in its place.
+    pub(crate) fn texts(path: &Path) -> Result<impl Iterator<Item = Result<String>>> {
+        let (mut reader, mut line) = (Self::open(path)?, Vec::new());
+        Ok(std::iter::from_fn(move || {
+            line.clear();
+            match reader.read_line(&mut line) {
+                Ok(false) => None,
+                Ok(true) => Some(Ok(String::from_utf8_lossy(&line).into_owned())),
+                Err(error) => Some(Err(error)),
+            }
+        }))
+    }
+
     /// Opens an uncompressed file behind its first `offset` bytes, which have `lines` lines; both 0 as [`Self::open`].
     pub(crate) fn open_at(path: &Path, offset: u64, lines: u64) -> Result<Self> {
         if offset == 0 {

@@ -167,11 +167,7 @@ fn lacking<'a>(first_row: &[String], columns: &'a [(&'static str, String)]) -> V
 }
 
 fn first_lines(path: &Path) -> Result<Vec<String>> {
-    let (mut lines, mut line, mut found) = (LineReader::open(path)?, Vec::new(), Vec::new());
-    while found.len() < LINES && lines.read_line(&mut line)? {
-        found.push(String::from_utf8_lossy(&line).into_owned());
-        line.clear();
-    }
+    let mut found = LineReader::texts(path)?.take(LINES).collect::<Result<Vec<_>>>()?;
     // Blank lines at the end divide nothing.
     let n = found.iter().rposition(|line| !line.trim().is_empty()).map_or(0, |last| last + 1);
     found.truncate(n);

@@ -41,7 +41,7 @@ impl RowReader<'_> {
         if self.task != Task::Lm || !self.text.is_chat() || FileFormat::by_name(file).is_some() {
             return Ok(());
         }
-        let lines = first_lines(file)?;
+        let lines = LineReader::texts(file)?.take(LINES).collect::<Result<Vec<_>>>()?;
         let Some(first) = lines.iter().map(|line| line.trim()).find(|line| !line.is_empty()) else { return Ok(()) };
         // What is wrong with JSON is said when it is read. A time may stand in brackets, too.
         let in_list = first.strip_prefix('[').map(str::trim_start);
@@ -87,15 +87,6 @@ fn of_marked(mark: &str) -> String {
         "split({mark}) | map(gsub(\"^\\\\s+|\\\\s+$\"; \"\")) | map(select(. != \"\")) | select(length > 1) | {{messages: [to_entries[] | {{role: \
          {role}, content: .value}}]}}"
     )
-}
-
-fn first_lines(file: &Path) -> Result<Vec<String>> {
-    let (mut reader, mut line, mut lines) = (LineReader::open(file)?, Vec::new(), Vec::new());
-    while lines.len() < LINES && reader.read_line(&mut line)? {
-        lines.push(String::from_utf8_lossy(&line).into_owned());
-        line.clear();
-    }
-    Ok(lines)
 }
 
 /// Returns the names of the persons and the form of a message. `None` unless many lines have a time and a name, or most have a name.

@@ -63,15 +63,8 @@ impl RowReader<'_> {
 
 /// Returns the first line with text, in lower case.
 fn first_line(file: &Path) -> Option<String> {
-    let (mut reader, mut line) = (LineReader::open(file).ok()?, Vec::new());
-    while reader.read_line(&mut line).ok()? {
-        let text = String::from_utf8_lossy(&line).trim_start_matches('\u{feff}').trim().to_lowercase();
-        if !text.is_empty() {
-            return Some(text);
-        }
-        line.clear();
-    }
-    None
+    let lines = LineReader::texts(file).ok()?.map_while(Result::ok);
+    lines.map(|line| line.trim_start_matches('\u{feff}').trim().to_lowercase()).find(|text| !text.is_empty())
 }
 
 #[cfg(test)]

@@ -94,14 +94,9 @@ pub(super) fn one_in_each(files: &[PathBuf]) -> Option<String> {
 
 /// Returns the first lines that are not blank, without the spaces around them. `None` if the file cannot be read.
 fn first_lines(file: &Path) -> Option<Vec<String>> {
-    let (mut reader, mut line, mut lines) = (LineReader::open(file).ok()?, Vec::new(), Vec::new());
-    while lines.len() < LINES && reader.read_line(&mut line).ok()? {
-        let text = String::from_utf8_lossy(&line);
-        let text = text.trim_start_matches('\u{feff}').trim();
-        lines.extend((!text.is_empty()).then(|| text.to_owned()));
-        line.clear();
-    }
-    Some(lines)
+    let trimmed = |line: String| line.trim_start_matches('\u{feff}').trim().to_owned();
+    let texts = LineReader::texts(file).ok()?.map(|line| line.map(trimmed));
+    texts.filter(|text| !matches!(text, Ok(text) if text.is_empty())).take(LINES).collect::<Result<_, _>>().ok()
 }
 
 /// Whether the lines are several objects, each over several lines. The last one may go on behind them.

@@ -17,11 +17,8 @@ const DIVIDED: usize = 95;
 
 /// Returns the command that makes rows of the lines of a file, and the sign between their texts; `None` for other files.
 pub(super) fn advice(path: &Path) -> Option<String> {
-    let (mut reader, mut line, mut lines) = (LineReader::open(path).ok()?, Vec::new(), Vec::new());
-    while lines.len() < LINES && reader.read_line(&mut line).ok()? {
-        lines.push(String::from_utf8_lossy(&line).trim().to_owned());
-        line.clear();
-    }
+    let texts = LineReader::texts(path).ok()?.take(LINES);
+    let mut lines = texts.map(|line| line.map(|line| line.trim().to_owned())).collect::<Result<Vec<_>, _>>().ok()?;
     lines.retain(|line| !line.is_empty());
     let is_divided = |sign: &&str| {
         let n = lines.iter().filter(|line| line.contains(*sign) && !line.contains('\t')).count();

@@ -55,13 +55,11 @@ impl End {
 }
 
 fn first_lines(path: &Path, most: usize) -> Option<Vec<String>> {
-    let (mut reader, mut line, mut lines) = (LineReader::open(path).ok()?, Vec::new(), Vec::new());
-    while lines.len() < most && reader.read_line(&mut line).ok()? {
-        lines.push(String::from_utf8_lossy(&line).trim_start_matches('\u{feff}').trim_end().to_owned());
-        line.clear();
-    }
-    lines.retain(|line| !line.is_empty());
-    Some(lines)
+    let texts = LineReader::texts(path).ok()?.take(most);
+    let trimmed = |line: String| line.trim_start_matches('\u{feff}').trim_end().to_owned();
+    let texts = texts.map(|line| line.map(trimmed));
+    let lines: Vec<String> = texts.collect::<Result<_, _>>().ok()?;
+    Some(lines.into_iter().filter(|line| !line.is_empty()).collect())
 }
 
 /// Returns where the keys of two files end, with the first one; `None` if less than `share` percent of the lines have one of their own.

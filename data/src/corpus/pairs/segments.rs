@@ -22,16 +22,12 @@ print("segments left out that have no partner:", len(one) + len(other) - 2 * len
 
 /// Whether most lines of a file are segments or marks around them.
 fn has_segments(path: &Path) -> bool {
-    let Ok(mut reader) = LineReader::open(path) else { return false };
-    let (mut n, mut n_marked, mut n_segments, mut line) = (0, 0, 0, Vec::new());
-    while n < LINES && reader.read_line(&mut line).unwrap_or(false) {
-        let text = String::from_utf8_lossy(&line).trim().to_lowercase();
-        n += usize::from(!text.is_empty());
-        n_marked += usize::from(text.starts_with('<') && text.ends_with('>'));
-        n_segments += usize::from(text.starts_with("<seg ") || text.starts_with("<hl "));
-        line.clear();
-    }
-    n_segments > 0 && 2 * n_marked > n
+    let Ok(texts) = LineReader::texts(path) else { return false };
+    let lines = texts.map_while(Result::ok).map(|line| line.trim().to_lowercase());
+    let lines: Vec<String> = lines.filter(|line| !line.is_empty()).take(LINES).collect();
+    let n_marked = lines.iter().filter(|line| line.starts_with('<') && line.ends_with('>')).count();
+    let is_segment = |line: &String| line.starts_with("<seg ") || line.starts_with("<hl ");
+    lines.iter().any(is_segment) && 2 * n_marked > lines.len()
 }
 
 /// Returns what to say of two such files; `None` for others.

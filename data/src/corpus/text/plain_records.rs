@@ -21,14 +21,9 @@ const LINES: usize = 30;
 
 /// Returns the first lines of a file that are not blank. Empty if it cannot be read.
 fn first_lines(path: &Path) -> Vec<String> {
-    let (mut line, mut lines) = (Vec::new(), Vec::new());
-    let Ok(mut reader) = LineReader::open(path) else { return lines };
-    while lines.len() < LINES && matches!(reader.read_line(&mut line), Ok(true)) {
-        let text = String::from_utf8_lossy(&line).trim_start_matches('\u{feff}').trim().to_owned();
-        lines.extend(Some(text).filter(|text| !text.is_empty()));
-        line.clear();
-    }
-    lines
+    let Ok(texts) = LineReader::texts(path) else { return Vec::new() };
+    let lines = texts.map_while(Result::ok).map(|line| line.trim_start_matches('\u{feff}').trim().to_owned());
+    lines.filter(|line| !line.is_empty()).take(LINES).collect()
 }
 
 /// Says how the text in the records of a file is read, whose lines are JSON. `None` for other files.
