@@ -14,7 +14,7 @@ use cubecl_environment::stream::StreamId;
 use cubecl_server::command::DeviceStream;
 use cubecl_server::runtime::Runtime;
 use cubecl_server::stream::WriteScoped;
-use cudarc::driver::result::event;
+use cudarc::driver::result::{DriverError, ctx, device, event, primary_ctx};
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
 pub(crate) use edges::loosen_last_edge;
 
@@ -26,6 +26,13 @@ pub(crate) fn server_of(device: &Device) -> Option<(DeviceHandle<Server>, usize)
     let device = device.clone().inner();
     let DispatchDevice::Cube(cubecl::Device::Cuda(cuda)) = device.as_dispatch() else { return None };
     Some((DeviceHandle::new(cubecl::Device::Cuda(cuda.clone()).to_id()), cuda.index))
+}
+
+/// Makes the primary context of CUDA device `index`, which CubeCL uses as well, current on this thread.
+pub(crate) fn make_current(index: usize) -> Result<(), DriverError> {
+    let device = device::get(index as i32)?;
+    // SAFETY: the device exists. Nobody releases the context, so it lives as long as the process.
+    unsafe { ctx::set_current(primary_ctx::retain(device)?) }
 }
 
 /// Returns the bytes of live tensors in the memory pools of a device; `None` for other devices. Operators may call it while they run: it does

@@ -12,15 +12,14 @@ use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
+use cubecl::CubeKernel;
 use cubecl::ir::features::Features;
 use cubecl::ir::nvidia::SmArch;
 use cubecl::ir::{DeviceIdentity, HardwareProperties, MemoryDeviceProperties};
 use cubecl::prelude::*;
 use cubecl::profile::TimingMethod;
-use cubecl::{Compiler, CubeKernel};
-use cubecl_llvm::nvptx::ptx_version::PtxVersion;
-use cubecl_llvm::target::LlvmTarget;
-use cubecl_llvm::{PlironArtifact, PlironCompiler, PlironOptions};
+
+use crate::device_queue::programs::{compile, text_of};
 
 /// A compiled kernel.
 pub(crate) struct Compiled {
@@ -118,30 +117,18 @@ pub(crate) fn buffer() -> BufferCompilationArg {
 
 /// Returns the PTX of `kernel` for `architecture`. Without libdevice, prints why a kernel that needs it was skipped.
 fn ptx(kernel: &impl CubeKernel, architecture: SmArch) -> Option<String> {
-    let mut compiler = PlironCompiler { target: LlvmTarget::Nvptx };
-    // What the CUDA runtime requests on a driver of CUDA 13.0. Scalars are kernel parameters there, which the assembler knows
-    // to be uniform; a kernel that reads its scalars from memory is a different kernel.
-    let options = PlironOptions {
-        sm_arch: Some(architecture),
-        ptx_version: PtxVersion::for_driver(13_000),
-        grid_constants: true,
-        ..Default::default()
-    };
-
     let started = std::time::Instant::now();
     let definition = kernel.define();
     let defined = started.elapsed();
-    let compiled = compiler.compile(definition, &options);
+    // What the CUDA runtime requests on a driver of CUDA 13.0.
+    let compiled = compile(definition, architecture, 13_000);
     if std::env::var_os("KILN_PTX_TIMES").is_some() {
         let [defined, compiled] = [defined, started.elapsed() - defined].map(|time| time.as_secs_f64() * 1e3);
         eprintln!("defined in {defined:.1} ms, compiled in {compiled:.1} ms: {:?}", kernel.id());
     }
 
     match compiled {
-        Ok(PlironArtifact::NvptxCode(module)) => {
-            Some(module.ptx.iter().map(|&c| c as u8 as char).take_while(|&c| c != '\0').collect())
-        }
-        Ok(_) => unreachable!("the NVPTX target returns PTX"),
+        Ok(code) => Some(text_of(&code)),
         Err(error) if error.to_string().contains("libdevice") => {
             eprintln!("skipped: {error}");
             None

@@ -127,3 +127,17 @@ pub(crate) fn await_turn(loaded: &Sequence<Shared<Barrier>>, turn: u32, #[compti
     }
     stage
 }
+
+/// Arrives on behalf of this warp at the barrier of turn `turn`, where turns take the stages in order.
+#[cube]
+pub(crate) fn arrive_at_turn(barriers: &Sequence<Shared<Barrier>>, turn: u32, #[comptime] stages: usize) {
+    if UNIT_POS_PLANE == 0 {
+        #[unroll]
+        for stage in 0..stages {
+            if turn % comptime![stages as u32] == comptime![stage as u32] {
+                barriers.index(stage).arrive();
+            }
+        }
+    }
+    sync_plane();
+}

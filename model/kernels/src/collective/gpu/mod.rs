@@ -19,7 +19,7 @@ use cudarc::driver::result as cuda;
 
 use super::functions::Comm;
 use super::{CollectiveTime, NcclError, NcclLibrary, UniqueId};
-use crate::device_queue::{Server, server_of};
+use crate::device_queue::{Server, make_current, server_of};
 
 /// How long a rank waits for the others to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -64,7 +64,7 @@ impl Link {
 
         // NCCL takes the device whose context is current on the calling thread.
         let begin = move |_: &mut Server| {
-            make_current(index)?;
+            make_current(index).map_err(|error| device_error("opening the CUDA device", error))?;
             library.functions.join(&id, rank, world_size)
         };
         let comm =
@@ -159,17 +159,6 @@ impl Link {
             }
             if waited < YIELDING { thread::yield_now() } else { thread::sleep(NAP) }
         }
-    }
-}
-
-/// Makes the primary context of a CUDA device, which CubeCL uses as well, current on this thread.
-fn make_current(index: usize) -> Result<(), NcclError> {
-    let failed = |error| device_error("opening the CUDA device", error);
-    let device = cuda::device::get(index as i32).map_err(failed)?;
-    // SAFETY: the device exists. Nobody releases the context, so it lives as long as the process.
-    #[expect(unsafe_code, reason = "contexts of the CUDA driver")]
-    unsafe {
-        cuda::ctx::set_current(cuda::primary_ctx::retain(device).map_err(failed)?).map_err(failed)
     }
 }
 

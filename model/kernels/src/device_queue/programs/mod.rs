@@ -12,3 +12,5 @@ mod program;
 
 pub(crate) use launch::{Arguments, Boxes};
 pub(crate) use program::{await_collected, collect, counts, keep};
+#[cfg(test)]
+pub(crate) use program::{compile, text_of};

@@ -1,24 +1,27 @@
 //! A kernel as a program: compiled, kept and loaded.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::{CString, c_void};
 use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use cubecl::device::DeviceId;
 use cubecl::ir::nvidia::SmArch;
 use cubecl::prelude::*;
-use cubecl::{Compiler, CubeKernel};
+use cubecl::{CompilationError, Compiler, CubeKernel};
 use cubecl_llvm::nvptx::ptx_version::PtxVersion;
 use cubecl_llvm::target::LlvmTarget;
-use cubecl_llvm::{PlironArtifact, PlironCompiler, PlironOptions};
-use cudarc::driver::result::{ctx, device, function, module, primary_ctx};
+use cubecl_llvm::{NvptxModule, PlironArtifact, PlironCompiler, PlironOptions};
+use cudarc::driver::result::{function, module};
 use cudarc::driver::sys::{self, CUfunction, CUjit_option};
+
+use crate::device_queue::make_current;
 
 /// Bytes of the assembler's report that an error shows.
 const REPORT: usize = 4096;
@@ -41,7 +44,7 @@ unsafe impl Sync for Program {}
 /// A program, or why it does not run.
 type Made = Arc<OnceLock<Result<Program, String>>>;
 
-static PROGRAMS: Mutex<Option<HashMap<(DeviceId, KernelId), Made>>> = Mutex::new(None);
+static PROGRAMS: LazyLock<Mutex<HashMap<(DeviceId, KernelId), Made>>> = LazyLock::new(Mutex::default);
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 static IS_COLLECTING: AtomicBool = AtomicBool::new(false);
 static AHEAD: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
@@ -77,15 +80,8 @@ pub(super) fn is_collected(device: DeviceId, kernel: &Arc<dyn CubeKernel>) -> bo
     if !IS_COLLECTING.load(Ordering::Relaxed) {
         return false;
     }
-    let is_new = {
-        let mut programs = lock(&PROGRAMS);
-        let programs = programs.get_or_insert_default();
-        let key = (device, kernel.id());
-        let is_new = !programs.contains_key(&key);
-        programs.entry(key).or_default();
-        is_new
-    };
-    if is_new {
+    if let Entry::Vacant(entry) = lock(&PROGRAMS).entry((device, kernel.id())) {
+        entry.insert(Made::default());
         let kernel = kernel.clone();
         lock(&AHEAD).push(thread::spawn(move || drop(Program::of(device, &*kernel))));
     }
@@ -95,12 +91,12 @@ pub(super) fn is_collected(device: DeviceId, kernel: &Arc<dyn CubeKernel>) -> bo
 impl Program {
     /// Returns `kernel` on `device`, which is compiled and loaded if nobody has asked for it before.
     pub(super) fn of(device: DeviceId, kernel: &dyn CubeKernel) -> Result<Self, String> {
-        let made = lock(&PROGRAMS).get_or_insert_default().entry((device, kernel.id())).or_default().clone();
+        let made = lock(&PROGRAMS).entry((device, kernel.id())).or_default().clone();
         made.get_or_init(|| Self::made(device, kernel)).clone()
     }
 
     fn made(device: DeviceId, kernel: &dyn CubeKernel) -> Result<Self, String> {
-        make_current(device)?;
+        make_current(device.index_id.into()).map_err(in_words)?;
         let version = driver_version()?;
         let kept = FOLDER.get().map(|folder| folder.join(file_name(kernel, version)));
         let known = kept.as_deref().and_then(|path| fs::read_to_string(path).ok());
@@ -139,17 +135,33 @@ impl Program {
 
 /// Returns the PTX of `kernel` for Hopper and a driver of `version`, behind a line with the bytes of its shared memory.
 fn compiled(kernel: &dyn CubeKernel, version: i32) -> Result<String, String> {
+    let code = compile(kernel.define(), SmArch::new(90, true), version).map_err(in_words)?;
+    Ok(format!("{HEADER}{}\n{}", code.shared_memory_size, text_of(&code)))
+}
+
+/// Compiles a kernel for `architecture` and a driver of `version`. Its scalars are parameters, as in kernels that CubeCL loads: the assembler
+/// knows them to be uniform, and a kernel that reads its scalars from memory is a different kernel.
+pub(crate) fn compile(
+    definition: KernelDefinition,
+    architecture: SmArch,
+    version: i32,
+) -> Result<NvptxModule, CompilationError> {
     let mut compiler = PlironCompiler { target: LlvmTarget::Nvptx };
     let options = PlironOptions {
-        sm_arch: Some(SmArch::new(90, true)),
+        sm_arch: Some(architecture),
         ptx_version: PtxVersion::for_driver(version),
         grid_constants: true,
         ..Default::default()
     };
-    let artifact = compiler.compile(kernel.define(), &options).map_err(in_words)?;
-    let PlironArtifact::NvptxCode(code) = artifact else { unreachable!("the NVPTX target returns PTX") };
-    let text: String = code.ptx.iter().map(|&c| char::from(c as u8)).take_while(|&c| c != '\0').collect();
-    Ok(format!("{HEADER}{}\n{text}", code.shared_memory_size))
+    match compiler.compile(definition, &options)? {
+        PlironArtifact::NvptxCode(code) => Ok(code),
+        _ => unreachable!("the NVPTX target returns PTX"),
+    }
+}
+
+/// Returns the PTX as text.
+pub(crate) fn text_of(code: &NvptxModule) -> String {
+    code.ptx.iter().map(|&c| char::from(c as u8)).take_while(|&c| c != '\0').collect()
 }
 
 /// Loads a module. An error has the assembler's report.
@@ -184,13 +196,6 @@ fn entry(code: &str) -> Option<CString> {
     let (_, from) = code.split_once(".entry")?;
     let name = from.split('(').next()?.trim();
     CString::new(name).ok()
-}
-
-/// Makes the context of `device` current on this thread.
-fn make_current(device: DeviceId) -> Result<(), String> {
-    let ordinal = device::get(i32::from(device.index_id)).map_err(in_words)?;
-    // SAFETY: the device exists. Nobody releases the context, so it lives as long as the process.
-    unsafe { ctx::set_current(primary_ctx::retain(ordinal).map_err(in_words)?).map_err(in_words) }
 }
 
 fn driver_version() -> Result<i32, String> {

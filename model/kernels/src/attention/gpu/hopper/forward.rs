@@ -8,6 +8,7 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
+use super::results::{Rows, rows, store};
 use super::slots::{Slots, arrived, fill, fill_rows, fill_slot, slots};
 use super::tile::{copy_operand, enqueue, left_operand, product, product_shared, round_into, scores_of, settle, tile};
 use crate::attention::gpu::shared::Oct;
@@ -17,12 +18,10 @@ use crate::attention::gpu::shared::config::{FlashConfig, TILE};
 use crate::attention::gpu::shared::dropout::drop_values;
 use crate::attention::gpu::shared::mask::{MASKED, Sight, hide, key_tile_of, sight};
 use crate::attention::gpu::shared::position::{
-    Patch, Place, QueryTile, cube_place, group_tile, key_column, place, query_column, tiles_of, value_column, warpgroup,
+    Place, QueryTile, cube_place, group_tile, key_column, place, query_column, tiles_of, value_column, warpgroup,
 };
 use crate::attention::gpu::shared::relative::{Scores, add_to_rows};
-use crate::attention::gpu::shared::rows::store_rows;
-use crate::attention::gpu::shared::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
-use crate::gpu::instruction::{log2_approx, rcp_approx};
+use crate::attention::gpu::shared::softmax::{apply, take_exponentials};
 use crate::gpu::occupancy::cubes_at_once;
 use crate::gpu::wgmma::{commit, describe, fence, pin, pin_all, wait, zeros};
 
@@ -56,34 +55,12 @@ pub(super) fn attention_forward<E: Float>(
     sync_cube();
     request_first::<E>(&mut memory, inputs, &block, &sight, &call.lens, cfg);
 
-    let lowest = f32::cast_from(comptime![MASKED]);
-    let mut rows = Rows {
-        o: zeros(comptime![cfg.head_dim]),
-        running: Running { top0: lowest, top1: lowest, sum0: 0.0f32, sum1: 0.0f32 },
-        rescale: Rescale { needed: false.runtime(), by0: 1.0f32, by1: 1.0f32 },
-    };
+    let mut rows = rows(cfg);
     if sight.blocks > 0 {
         attend::<E>(&mut rows, &mut memory, inputs, call, &block, &sight, &at, cfg);
     }
 
-    // A query without keys has a sum of 0. Its row is finite but undefined.
-    let total0 = max(quad_sum(rows.running.sum0), 1e-30f32);
-    let total1 = max(quad_sum(rows.running.sum1), 1e-30f32);
-    let columns = comptime![cfg.n_heads * cfg.head_dim];
-    let (by0, by1) = (rcp_approx(total0), rcp_approx(total1));
-    let t = call.lens.t;
-    let patch = Patch { first: block.batch * t, row0: block.q0, rows: t, column: query_column(block.head, cfg) };
-    store_rows::<E, Const<8>>(&rows.o, by0, by1, out, &patch, unit, columns, comptime![cfg.head_dim]);
-    if at.column == 0 {
-        let scale = comptime![cfg.scale() * LOG2_E].runtime();
-        let row = block.q0 + at.row;
-        if row < t {
-            lse[(row_head * t + row) as usize] = rows.running.top0 * scale + log2_approx(total0);
-        }
-        if row + 8 < t {
-            lse[(row_head * t + row + 8) as usize] = rows.running.top1 * scale + log2_approx(total1);
-        }
-    }
+    store(&rows, out, lse, call, &block, &at, unit, cfg);
 }
 
 /// The tiles of a block: its queries, and two slots each for keys and values.
@@ -92,14 +69,6 @@ struct Memory<E: Float> {
     queries: Slots<E>,
     keys: Slots<E>,
     values: Slots<E>,
-}
-
-/// A thread's part of the results, and its softmax so far.
-#[derive(CubeType)]
-struct Rows {
-    o: Array<f32>,
-    running: Running,
-    rescale: Rescale,
 }
 
 /// Requests the queries, the first keys and values, and the second keys.

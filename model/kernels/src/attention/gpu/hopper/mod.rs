@@ -43,6 +43,7 @@ mod lines;
 mod one_pass;
 mod one_tile;
 mod query_gradient;
+mod results;
 mod slots;
 #[cfg(test)]
 pub(super) mod tests;

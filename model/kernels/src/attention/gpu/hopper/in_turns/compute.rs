@@ -5,26 +5,17 @@ use std::f32::consts::LOG2_E;
 use cubecl::prelude::*;
 
 use super::{KEYS, Memory, PANEL, STAGES, Turns, TurnsConfig};
+use crate::attention::gpu::hopper::results::{Rows, rows, store};
 use crate::attention::gpu::hopper::tile::{left_operand, product, round_into, settle};
 use crate::attention::gpu::shared::Oct;
 use crate::attention::gpu::shared::arguments::Call;
 use crate::attention::gpu::shared::config::TILE;
 use crate::attention::gpu::shared::mask::{MASKED, Sight, hide, sight};
-use crate::attention::gpu::shared::position::{Patch, Place, group_tile, place, query_column};
-use crate::attention::gpu::shared::rows::store_rows;
-use crate::attention::gpu::shared::softmax::{Rescale, Running, apply, quad_sum, take_exponentials};
-use crate::gpu::instruction::{log2_approx, rcp_approx};
-use crate::gpu::pipeline::{Pipeline, await_turn};
+use crate::attention::gpu::shared::position::{Place, group_tile, place};
+use crate::attention::gpu::shared::softmax::{apply, take_exponentials};
+use crate::gpu::pipeline::{arrive_at_turn, await_turn};
 use crate::gpu::warpgroups::{await_other, pass_to_other};
 use crate::gpu::wgmma::{K_STEP, commit, describe, fence, multiply_shared, pin, pin_all, wait, zeros};
-
-/// A thread's part of the results, and its softmax so far.
-#[derive(CubeType)]
-struct Rows {
-    o: Array<f32>,
-    running: Running,
-    rescale: Rescale,
-}
 
 /// Computes the results of warpgroup `group`, of which the thread is number `unit`.
 #[cube]
@@ -41,35 +32,13 @@ pub(super) fn compute<E: Float>(
     let flash = comptime![cfg.flash];
     let block = group_tile(turns.row_head, turns.nth, group, comptime![cfg.groups()], flash);
     let at = place(unit);
-    let lowest = f32::cast_from(comptime![MASKED]);
-    let mut rows = Rows {
-        o: zeros(comptime![flash.head_dim]),
-        running: Running { top0: lowest, top1: lowest, sum0: 0.0f32, sum1: 0.0f32 },
-        rescale: Rescale { needed: false.runtime(), by0: 1.0f32, by1: 1.0f32 },
-    };
+    let mut rows = rows(flash);
     if turns.n > 0 {
         let sight = sight(&call.masks, &block, &at, &call.lens, flash);
         attend::<E>(&mut rows, memory, call, turns, &sight, &at, group, cfg);
     }
 
-    // A query without keys has a sum of 0. Its row is finite but undefined.
-    let total0 = max(quad_sum(rows.running.sum0), 1e-30f32);
-    let total1 = max(quad_sum(rows.running.sum1), 1e-30f32);
-    let columns = comptime![flash.n_heads * flash.head_dim];
-    let (by0, by1) = (rcp_approx(total0), rcp_approx(total1));
-    let t = call.lens.t;
-    let patch = Patch { first: block.batch * t, row0: block.q0, rows: t, column: query_column(block.head, flash) };
-    store_rows::<E, Const<8>>(&rows.o, by0, by1, out, &patch, unit, columns, comptime![flash.head_dim]);
-    if at.column == 0 {
-        let scale = comptime![flash.scale() * LOG2_E].runtime();
-        let row = block.q0 + at.row;
-        if row < t {
-            lse[(turns.row_head * t + row) as usize] = rows.running.top0 * scale + log2_approx(total0);
-        }
-        if row + 8 < t {
-            lse[(turns.row_head * t + row + 8) as usize] = rows.running.top1 * scale + log2_approx(total1);
-        }
-    }
+    store(&rows, out, lse, call, &block, &at, unit, flash);
 }
 
 /// Attends to the keys of all turns, of which there is at least one.
@@ -105,7 +74,7 @@ fn attend<E: Float>(
     multiply_rows::<E>(&mut scores, queries, keys, cfg);
     wait(0usize);
     pin(&scores);
-    free(&memory.key_slots, 0u32);
+    arrive_at_turn(&memory.key_slots.free, 0u32, STAGES);
     take_probabilities(&mut scores, rows, call, turns.first, sight, at, cfg);
     round_into::<E>(&scores, &mut probabilities);
 
@@ -127,10 +96,10 @@ fn attend<E: Float>(
         // Wait for the scores, not for the values' product.
         wait(1usize);
         pin(&scores);
-        free(&memory.key_slots, next);
+        arrive_at_turn(&memory.key_slots.free, next, STAGES);
         take_probabilities(&mut scores, rows, call, turns.first + next, sight, at, cfg);
         settle::<E>(&rows.o, &probabilities, 0usize);
-        free(&memory.value_slots, next - 1);
+        arrive_at_turn(&memory.value_slots.free, next - 1, STAGES);
         apply(&rows.rescale, &mut rows.o);
         round_into::<E>(&scores, &mut probabilities);
     }
@@ -154,20 +123,6 @@ fn multiply_rows<E: Float>(scores: &mut Array<f32>, queries: u32, keys: u32, #[c
         multiply_shared::<E>(scores, queries, keys, step, comptime![cfg.query_rows()], comptime![cfg.key_rows()]);
     }
     commit();
-}
-
-/// Frees the slot of turn `turn`: this warp does not read it any more.
-#[cube]
-fn free(slots: &Pipeline, turn: u32) {
-    if UNIT_POS_PLANE == 0 {
-        #[unroll]
-        for slot in 0..STAGES {
-            if turn % comptime![STAGES as u32] == comptime![slot as u32] {
-                slots.free.index(slot).arrive();
-            }
-        }
-    }
-    sync_plane();
 }
 
 /// Replaces the scores of the keys with number `nth`, counted in [`KEYS`], by probabilities, not yet divided by their sum.

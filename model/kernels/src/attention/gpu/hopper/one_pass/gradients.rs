@@ -22,7 +22,7 @@ use crate::attention::gpu::shared::position::{Patch, key_column, place, uniform,
 use crate::attention::gpu::shared::rows::store_rows;
 use crate::attention::gpu::shared::softmax::{exponentials, row_pairs, score_gradients};
 use crate::gpu::occupancy::cubes_at_once;
-use crate::gpu::pipeline::await_turn;
+use crate::gpu::pipeline::{arrive_at_turn, await_turn};
 use crate::gpu::warpgroups::{keep_24_registers, take_240_registers};
 use crate::gpu::wgmma::{K_STEP, commit, fence, multiply_shared, pin, wait, zeros};
 
@@ -222,7 +222,7 @@ fn accumulate<E: Float>(
         let part = part_of_dq::<E>(&operands, nth + comptime![BUFFERS as u32 - 1], cfg);
         settle::<E>(&gradients.dk, &gradients.d_scores, 0usize);
         pin(&part);
-        free_slot::<E>(&*memory, nth);
+        arrive_at_turn(&memory.streamed.free, nth, STAGES);
         if nth > 0 {
             pass_part::<E>(&part, memory, nth - 1, group, unit, cfg);
         }
@@ -236,20 +236,6 @@ fn accumulate<E: Float>(
     settle::<E>(&gradients.dv, &gradients.probabilities, 0usize);
     pin(&part);
     pass_part::<E>(&part, memory, last, group, unit, cfg);
-}
-
-/// Frees the slot of turn `nth`: this warp does not read it any more.
-#[cube]
-fn free_slot<E: Float>(memory: &Memory<E>, nth: u32) {
-    if UNIT_POS_PLANE == 0 {
-        #[unroll]
-        for slot in 0..STAGES {
-            if nth % comptime![STAGES as u32] == comptime![slot as u32] {
-                memory.streamed.free.index(slot).arrive();
-            }
-        }
-    }
-    sync_plane();
 }
 
 /// Returns the scores of turn `nth`, and the gradient of their probabilities, whose product is still in flight.
@@ -330,16 +316,7 @@ fn share_d_scores<E: Float>(
     store_d_scores::<E>(&gradients.d_scores, &mut memory.d_scores, buffer, group, unit, cfg);
     sync_async_proxy_shared();
     sync_plane();
-
-    if UNIT_POS_PLANE == 0 {
-        #[unroll]
-        for b in 0..BUFFERS {
-            if buffer == comptime![b as u32] {
-                memory.scores_of.loaded.index(b).arrive();
-            }
-        }
-    }
-    sync_plane();
+    arrive_at_turn(&memory.scores_of.loaded, nth, BUFFERS);
 }
 
 /// Returns the warpgroup's part of dQ of turn `nth`, whose product is still in flight.
