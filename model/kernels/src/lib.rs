@@ -17,9 +17,9 @@
 //! |---|---|
 //! | 0 | `fp8` numbers of eight bits · `kernel_set` kernels for GPUs of several generations · `device_queue` the queue of a GPU · `ranges` |
 //! | 1 | `calls` · `laps` · `gpu` shared by kernels · `host` shared by CPU loops · `settings` · `compilation` · `maybe` · `retained` |
-//! | 2 | `readback` reading without waiting · `capture` · `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `swiglu` · `optim` · `int8` weights for searches on the CPU |
-//! | 3 | `step_attention` attention of decoding · `activation` · `random` · `collective` |
-//! | 4 | `reduce` sums of columns |
+//! | 2 | `readback` reading without waiting · `capture` · `dropout` · `rotary` · `labelled` rows with labels · `row` reductions of rows · `likeliest` columns of rows · `swiglu` · `int8` weights for searches on the CPU |
+//! | 3 | `step_attention` attention of decoding · `activation` · `random` · `optim` |
+//! | 4 | `reduce` sums of columns · `collective` |
 //! | 5 | `linear` |
 //! | 6 | `attention` · `norm` · `embedding` · `custom_gradient` |
 //! | 7 | `cross_entropy` · `head_norm` |

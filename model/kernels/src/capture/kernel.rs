@@ -9,7 +9,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::OverwriteOps;
-use crate::gpu::early::{self, begin};
+use crate::gpu::early::{self, begin, changed};
 use crate::gpu::memory::{in_rows, row_pitch, vector_width};
 
 const UNITS: u32 = 256;
@@ -17,6 +17,7 @@ const UNITS: u32 = 256;
 #[cube(launch_unchecked)]
 fn copy<E: Numeric>(source: &[E], target: &mut [E], n: u32, #[comptime] is_early: bool, #[define(E)] _dtype: ElemType) {
     begin(is_early);
+    changed(source, is_early);
     let at = ABSOLUTE_POS;
     if at < n as usize {
         target[at] = source[at];
@@ -36,6 +37,8 @@ fn put_rows<E: Numeric, N: Size>(
     #[define(E)] _dtype: ElemType,
 ) {
     begin(is_early);
+    changed(rows, is_early);
+    changed(at, is_early);
     let (row, vector) = (CUBE_POS_Y, CUBE_POS_X * UNITS + UNIT_POS);
     let place = at[row as usize] as u32;
     if vector < width && place < len {
@@ -136,9 +139,15 @@ pub(super) mod tests {
             let (launch, properties, target) = settings(UNITS);
             let kernel = copy::Copy::new(launch, properties, target, b(), b(), (), false, dtype);
             let (launch, properties, target) = settings(UNITS);
+            let early = copy::Copy::new(launch, properties, target, b(), b(), (), true, dtype);
+            let (launch, properties, target) = settings(UNITS);
             let bf16 = dtype_to_storage_type(DType::BF16);
             let rows = put_rows::PutRows::new(launch, properties, target, b(), b(), b(), (), (), (), 8, true, bf16);
-            vec![Compiled::new("capture/overwrite/i32", kernel), Compiled::new("capture/rows/bf16", rows)]
+            vec![
+                Compiled::new("capture/overwrite/i32", kernel),
+                Compiled::new("capture/overwrite/early-i32", early),
+                Compiled::new("capture/rows/bf16", rows),
+            ]
         })
     }
 

@@ -23,12 +23,33 @@ pub(crate) struct DropArgs {
 /// Computes [`super::philox::philox`] for (`quad`, `site`) under the seed and draw in `state`.
 #[cube]
 pub(crate) fn philox(quad: u32, site: u32, state: &[i32]) -> (u32, u32, u32, u32) {
-    let mut c0 = quad;
-    let mut c1 = site;
-    let mut c2 = u32::cast_from(state[2]);
-    let mut c3 = u32::cast_from(state[3]);
-    let mut k0 = u32::cast_from(state[0]);
-    let mut k1 = u32::cast_from(state[1]);
+    philox_of(
+        quad,
+        site,
+        u32::cast_from(state[2]),
+        u32::cast_from(state[3]),
+        u32::cast_from(state[0]),
+        u32::cast_from(state[1]),
+    )
+}
+
+/// Computes [`super::philox::philox`] for a counter of four words under a key of two.
+#[cube]
+pub(crate) fn philox_of(
+    first: u32,
+    second: u32,
+    third: u32,
+    fourth: u32,
+    key_low: u32,
+    key_high: u32,
+) -> (u32, u32, u32, u32) {
+    let mut c0 = first;
+    let mut c1 = second;
+    let mut c2 = third;
+    let mut c3 = fourth;
+    let mut k0 = key_low;
+    let mut k1 = key_high;
+
     #[unroll]
     for _ in 0..ROUNDS {
         let hi0 = u32::mul_hi(c0, MULTIPLIER[0]);

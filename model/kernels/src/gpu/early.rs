@@ -28,6 +28,7 @@ use cubecl_llvm::shared::to_llvm::ToLLVMDialect;
 use super::async_copy::{GLOBAL, in_space};
 use super::hardware::is_hopper;
 use super::instruction::order;
+use super::ordered_sum::{address, replace_by_asm};
 use crate::device_queue::{Server, loosen_last_edge};
 
 /// Whether a thread records a step.
@@ -72,12 +73,60 @@ order!(
     "llvm.nvvm.griddepcontrol.launch.dependents"
 );
 order!(
-    /// Waits until the kernel in front has ended, and what it wrote can be read.
+    /// Waits until the kernel in front has ended, and what it wrote can be read. See [`changed`].
     await_front,
     AwaitFrontOp,
     "kiln.await_front",
     "llvm.nvvm.griddepcontrol.wait"
 );
+
+#[cube_op(name = "kiln.changed")]
+#[result_ty(none)]
+#[op_traits(CanMaterialize, HasSideEffects)]
+struct ChangedOp {
+    buffer: Value,
+}
+
+#[op_interface_impl]
+impl MemoryEffectsOp for ChangedOp {
+    fn memory_effects(&self, ctx: &Context) -> Vec<MemoryEffect> {
+        vec![MemoryEffect::Write(self.buffer(ctx))]
+    }
+}
+
+#[op_interface_impl]
+impl ToLLVMDialect for ChangedOp {
+    fn rewrite(
+        &self,
+        ctx: &mut Context,
+        rewriter: &mut DialectConversionRewriter,
+        _operands_info: &OperandsInfo,
+    ) -> Result<()> {
+        let buffer = self.buffer(ctx);
+        let buffer = address(ctx, rewriter, buffer, GLOBAL);
+        replace_by_asm(ctx, rewriter, self.get_operation(), vec![buffer], ("", "l,~{memory}"));
+        Ok(())
+    }
+}
+
+/// Says behind [`await_front`] that kernels in front of an early one may have written `buffer`. Without it, loads of a buffer that a kernel
+/// only reads are loads of constants, which the assembler moves in front of the wait. Costs nothing.
+#[cube]
+pub(crate) fn changed<V: CubePrimitive>(buffer: &[V], #[comptime] is_early: bool) {
+    if is_early {
+        mark_changed(buffer);
+    }
+}
+
+#[cube]
+fn mark_changed<V: CubePrimitive>(buffer: &[V]) {
+    intrinsic!(|scope| {
+        #[expect(unsafe_code, reason = "no instruction is emitted")]
+        let buffer = unsafe { *buffer.__expand_as_ptr_method(scope) }.value(scope);
+        let op = ChangedOp::new(scope.ctx_mut(), buffer);
+        scope.register(&op);
+    })
+}
 
 #[cube_op(name = "kiln.prefetch")]
 #[result_ty(none)]

@@ -40,7 +40,7 @@ const PTXAS_HEADER: &str = "\
 const NEEDS_LIBDEVICE: &str = "needs-libdevice";
 
 /// The kernels of every operator. `rotary` is absent: its sine and cosine need NVIDIA's libdevice.
-fn kernels() -> Vec<&'static Compiled> {
+pub(super) fn kernels() -> Vec<&'static Compiled> {
     let operators: [fn() -> &'static [Compiled]; 18] = [
         crate::activation::offline_kernels,
         crate::optim::offline_kernels,

@@ -1,6 +1,8 @@
 //! The parts that all CUDA kernels are built from.
 
 pub(crate) mod async_copy;
+#[cfg(test)]
+mod constants;
 pub(crate) mod early;
 pub(crate) mod hardware;
 pub(crate) mod instruction;

@@ -6,10 +6,9 @@
 //!
 //! Nobody waits forever if a block only waits for blocks that started before it.
 //!
-//! `cp.reduce.async.bulk`, `ld.acquire` and `red` of the PTX ISA. [`settle`] is the wait without `.read`: the other one returns when
-//! shared memory has been read, before the sum has been written. When it returns, L2 has added the part, and L2 counts the part after
-//! that. So the count needs no release, which would wait for all other accesses of the thread as well and cost up to a tenth of a
-//! kernel (`benches/results/2026-11-29-h200-attention-backward.md`).
+//! `cp.reduce.async.bulk`, `ld.acquire` and `red.release` of the PTX ISA. [`settle`] is the wait without `.read`: the other one returns when
+//! shared memory has been read, before the sum has been written. The count is a release. Without it, a line of 128 bytes of a sum was
+//! counted before it was written, seen once in some 260,000 rows (`benches/results/2026-11-30-h200-races.md`).
 
 use cubecl::ir::pliron as _;
 use cubecl::prelude::*;
@@ -26,7 +25,7 @@ use super::async_copy::{GLOBAL, SHARED, in_space};
 use super::instruction::order;
 
 /// Replaces `op` by an instruction with side effects, of which `constraints` names the register classes of `operands`.
-fn replace_by_asm(
+pub(super) fn replace_by_asm(
     ctx: &mut Context,
     rewriter: &mut DialectConversionRewriter,
     op: Ptr<Operation>,
@@ -40,7 +39,12 @@ fn replace_by_asm(
 }
 
 /// Returns the address of `pointer` in address space `space`.
-fn address(ctx: &mut Context, rewriter: &mut DialectConversionRewriter, pointer: Value, space: u32) -> Value {
+pub(super) fn address(
+    ctx: &mut Context,
+    rewriter: &mut DialectConversionRewriter,
+    pointer: Value,
+    space: u32,
+) -> Value {
     let pointer = in_space(ctx, rewriter, pointer, space);
     let integer = i64_ty(ctx);
     let address = PtrToIntOp::new(ctx, pointer, integer);
@@ -159,7 +163,7 @@ impl ToLLVMDialect for PassTurnOp {
     ) -> Result<()> {
         let lock = self.lock(ctx);
         let lock = address(ctx, rewriter, lock, GLOBAL);
-        let asm = ("red.relaxed.gpu.global.add.u32 [$0], 1;", "l,~{memory}");
+        let asm = ("red.release.gpu.global.add.u32 [$0], 1;", "l,~{memory}");
         replace_by_asm(ctx, rewriter, self.get_operation(), vec![lock], asm);
         Ok(())
     }
@@ -201,7 +205,7 @@ pub(crate) fn await_turn<L: CubePrimitive>(lock: &[L], turn: u32) {
     })
 }
 
-/// Counts a part that has been added to the sum of `lock`, its first element.
+/// Counts a part that has been added to the sum of `lock`, its first element. Who waits for the count sees what the thread has written.
 #[cube]
 pub(crate) fn pass_turn<L: CubePrimitive>(lock: &[L]) {
     intrinsic!(|scope| {

@@ -15,7 +15,7 @@ use cubecl::prelude::*;
 
 use super::ops::LikeliestOps;
 use crate::calls;
-use crate::gpu::early::{self, begin};
+use crate::gpu::early::{self, begin, changed};
 use crate::gpu::instruction::{exp2_approx, log2_approx};
 use crate::gpu::memory::{empty, in_rows, row_pitch, vector_width};
 use crate::gpu::reduce::cube_sum;
@@ -178,6 +178,7 @@ fn best_of_parts<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     begin(is_early);
+    changed(logits, is_early);
     let (row, part) = (CUBE_POS / parts as usize, CUBE_POS as u32 % parts);
     let width = N::value().comptime() as u32;
     let turns = comptime![PART / (width * PART_THREADS)];
@@ -227,6 +228,7 @@ fn best_of_parts<F: Float, N: Size>(
 #[cube(launch_unchecked)]
 fn best_part(found: &[f32], result: &mut [f32], rows: u32, parts: u32, #[comptime] is_early: bool) {
     begin(is_early);
+    changed(found, is_early);
     let row = CUBE_POS;
     let base = row * parts as usize;
     let mut number = f32::NEG_INFINITY.runtime();

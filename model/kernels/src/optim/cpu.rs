@@ -3,12 +3,14 @@
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape, Slice};
 use burn_flex::{Flex, FlexTensor};
+use half::bf16;
 use rayon::prelude::*;
 
-use super::StepPolicy;
 use super::flat::{ALIGNMENT, CHUNK};
 use super::ops::{AdamWOps, Factors, Parts, Segment, record_gather, record_update};
+use super::rounding::Rounded;
 use super::slots::{BLOCK, COLUMNS, progress, step};
+use super::{Rounding, StepPolicy};
 use crate::calls;
 use crate::host::vector::{dot, vectorized_fn};
 use crate::host::{change, floats, owned, tensor, view};
@@ -103,18 +105,11 @@ impl AdamWOps for Flex {
             return (master, m, v);
         }
 
-        let gradient = view(&gradient);
-        let [mut master, mut m, mut v] = [master, m, v].map(owned);
-        let [w, first, second] = [&mut master, &mut m, &mut v].map(|x| x.storage_mut::<f32>());
-        let chunks = w.par_chunks_mut(CHUNK).zip(first.par_chunks_mut(CHUNK).zip(second.par_chunks_mut(CHUNK)));
-        chunks.zip(gradient.par_chunks(CHUNK)).enumerate().for_each(|(i, ((master, (m, v)), gradient))| {
-            let n_decayed = factors.n_decayed.saturating_sub(i * CHUNK).min(gradient.len());
-            let ((master, other_master), (m, other_m)) = (master.split_at_mut(n_decayed), m.split_at_mut(n_decayed));
-            let ((v, other_v), (gradient, other)) = (v.split_at_mut(n_decayed), gradient.split_at(n_decayed));
-            update([master, m, v], gradient, 1.0 - numbers[step::DECAY], &numbers, factors);
-            update([other_master, other_m, other_v], other, 1.0, &numbers, factors);
+        let mut state = [master, m, v].map(owned);
+        by_chunks(state.each_mut().map(|part| part.storage_mut::<f32>()), &view(&gradient), |i, state, gradient| {
+            update_chunk(i, state, gradient, &numbers, factors);
         });
-        (master, m, v)
+        state.into()
     }
 
     fn adamw_mixed(
@@ -132,6 +127,60 @@ impl AdamWOps for Flex {
         let weights = flat(floats(master.clone()), dtype);
         (master, m, v, weights)
     }
+
+    fn adamw_rounded(
+        master: FlexTensor,
+        m: FlexTensor,
+        v: FlexTensor,
+        gradient: FlexTensor,
+        numbers: FlexTensor,
+        (factors, rounding): (Factors, Rounding),
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        let _call = record_update(&master, &gradient, None);
+        let numbers = floats(numbers);
+        if numbers[step::TAKEN] == 0.0 {
+            return (master, m, v);
+        }
+
+        let mut state = [master, m, v].map(owned_bf16);
+        by_chunks(
+            state.each_mut().map(|part| part.storage_mut::<bf16>()),
+            &view(&gradient),
+            |i, mut rounded, gradient| {
+                let mut exact = rounded.each_ref().map(|part| part.iter().map(|x| x.to_f32()).collect::<Vec<f32>>());
+                update_chunk(i, exact.each_mut().map(Vec::as_mut_slice), gradient, &numbers, factors);
+
+                let tensors = [Rounded::Master, Rounded::FirstMoment, Rounded::SecondMoment];
+                for ((exact, rounded), which) in exact.iter().zip(&mut rounded).zip(tensors) {
+                    rounding.round(exact, rounded, i * CHUNK, which, &numbers);
+                }
+            },
+        );
+        state.into()
+    }
+}
+
+/// Gives each chunk of weights and moments to `update`, with its number and its gradient, on all threads.
+fn by_chunks<E: Send>(state: [&mut [E]; 3], gradient: &[f32], update: impl Fn(usize, [&mut [E]; 3], &[f32]) + Sync) {
+    let [master, m, v] = state.map(|part| part.par_chunks_mut(CHUNK));
+    let chunks = master.zip(m.zip(v)).zip(gradient.par_chunks(CHUNK));
+    chunks.enumerate().for_each(|(i, ((master, (m, v)), gradient))| update(i, [master, m, v], gradient));
+}
+
+/// Updates chunk number `i` of weights and moments, of which the first numbers have weight decay.
+fn update_chunk(i: usize, state: [&mut [f32]; 3], gradient: &[f32], numbers: &[f32], factors: Factors) {
+    let n_decayed = factors.n_decayed.saturating_sub(i * CHUNK).min(gradient.len());
+    let [(master, other_master), (m, other_m), (v, other_v)] = state.map(|part| part.split_at_mut(n_decayed));
+    let (gradient, other) = gradient.split_at(n_decayed);
+    update([master, m, v], gradient, 1.0 - numbers[step::DECAY], numbers, factors);
+    update([other_master, other_m, other_v], other, 1.0, numbers, factors);
+}
+
+/// Returns the bf16 tensor in memory that only this reference sees, if it is not a part of a larger one.
+fn owned_bf16(tensor: FlexTensor) -> FlexTensor {
+    let n_bytes = 2 * tensor.layout().num_elements();
+    let is_whole = tensor.is_contiguous() && tensor.layout().start_offset() == 0 && tensor.bytes().len() == n_bytes;
+    if is_whole { tensor } else { FlexTensor::from_data(tensor.into_data()) }
 }
 
 /// Returns slices that do not overlap, each given by its first number and its length.

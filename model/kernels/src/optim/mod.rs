@@ -17,6 +17,7 @@ mod gpu;
 mod ops;
 mod progress;
 mod reference;
+mod rounding;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use ops::AdamWOps;
 pub(crate) use ops::{Factors, PARTS};
 use progress::count;
 pub use progress::{Coefficients, Counters, LossScaling, Progress, StepPolicy};
+pub use rounding::Rounding;
 use slots::step;
 
 use crate::settings::{is_cuda, reference_operators, runs_plain};
@@ -39,21 +41,21 @@ use crate::settings::{is_cuda, reference_operators, runs_plain};
 /// The optimizer's state of a model. Every tensor is `[n]`, laid out by the same [`Place`]s.
 #[derive(Debug, Clone)]
 pub struct AdamWState {
-    /// Master weights, f32.
+    /// Master weights: f32, or bf16 for [`adamw_step_rounded`], as both moments.
     pub master: Tensor<1>,
-    /// First moment, f32.
+    /// First moment.
     pub m: Tensor<1>,
-    /// Second moment, f32.
+    /// Second moment.
     pub v: Tensor<1>,
-    /// The master weights rounded to the dtype that the model computes in; `None` if it computes with the masters.
+    /// The master weights in the dtype that the model computes in; `None` if it computes with the masters.
     pub weights: Option<Tensor<1>>,
 }
 
 impl AdamWState {
-    /// Creates the state around `master` (`[n]`, f32): both moments zero, `weights` in `dtype`.
+    /// Creates the state around `master` (`[n]`, f32 or bf16): both moments zero and in its dtype, `weights` in `dtype`.
     pub fn new(master: Tensor<1>, dtype: DType) -> Self {
         let (m, v) = (master.zeros_like(), master.zeros_like());
-        let weights = (dtype != DType::F32).then(|| master.clone().cast(dtype));
+        let weights = (dtype != master.dtype()).then(|| master.clone().cast(dtype));
         Self { master, m, v, weights }
     }
 
@@ -267,4 +269,40 @@ pub fn adamw_step(state: AdamWState, gradient: Flat, numbers: &StepNumbers, hype
             AdamWState { master, m, v, weights: None }
         }
     }
+}
+
+/// Makes the step of [`adamw_step`] with master weights and moments in bf16: computes them in f32 and rounds them stochastically
+/// ([`Rounding`]). The same seed, update and place of an element give the same bits on the CPU, in every process and for any number of
+/// slices. A GPU computes other last digits than the CPU, and rounds them by the same random bits.
+///
+/// # Shapes
+/// - `state`: `[n]`, bf16
+/// - `gradient`: `[n]`, any float dtype
+///
+/// # Panics
+/// If `gradient` and the state differ in length, if the state is not bf16, or if `n` or the place of the first element is not a multiple
+/// of [`ALIGNMENT`].
+pub fn adamw_step_rounded(
+    state: AdamWState,
+    gradient: Flat,
+    numbers: &StepNumbers,
+    hyper: &AdamWHyper,
+    rounding: Rounding,
+) -> AdamWState {
+    let AdamWState { master, m, v, weights } = state;
+    let ([n], dtypes) = (master.dims(), [&master, &m, &v].map(Tensor::dtype));
+    assert_eq!(gradient.values.dims(), [n], "the gradient does not have the length of the weights");
+    assert_eq!(dtypes, [DType::BF16; 3], "weights and moments that are rounded to bf16");
+    assert!(n.is_multiple_of(ALIGNMENT) && rounding.first.is_multiple_of(ALIGNMENT), "{n} numbers for {rounding:?}");
+
+    let [master, m, v] = if runs_plain(&master.device()) {
+        reference::adamw_step_rounded([master, m, v], gradient, numbers, hyper, rounding)
+    } else {
+        let [master, m, v, gradient, numbers] =
+            [master, m, v, gradient.values, numbers.values.clone()].map(Tensor::into_dispatch);
+        let (master, m, v) = Dispatch::adamw_rounded(master, m, v, gradient, numbers, ((*hyper).into(), rounding));
+        [master, m, v].map(Tensor::from_dispatch)
+    };
+    let weights = weights.map(|weights| overwrite(weights, master.clone()));
+    AdamWState { master, m, v, weights }
 }

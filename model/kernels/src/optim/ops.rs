@@ -9,7 +9,7 @@ use burn::tensor::{DType, Shape};
 
 #[cfg(feature = "cuda")]
 use super::slots::step;
-use super::{AdamWHyper, StepPolicy};
+use super::{AdamWHyper, Rounding, StepPolicy};
 use crate::calls::{self, Running, Work};
 
 /// Tensors gathered by one launch. Each is an argument of the kernel, so their number is compiled into it.
@@ -173,4 +173,15 @@ pub(crate) trait AdamWOps: Backend {
         numbers: FloatTensor<Self>,
         factors: Factors,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Returns `(master, m, v)`, see [`super::adamw_step_rounded`].
+    #[fusion(meta = |master, m, v, _gradient, _numbers, _rule| (master.clone(), m.clone(), v.clone()))]
+    fn adamw_rounded(
+        master: FloatTensor<Self>,
+        m: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        numbers: FloatTensor<Self>,
+        rule: (Factors, Rounding),
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }

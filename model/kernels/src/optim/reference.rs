@@ -1,9 +1,11 @@
 //! The optimizer in plain Burn operations.
 
-use burn::tensor::{Bool, DType, Tensor};
+use burn::tensor::{Bool, DType, Tensor, TensorData};
+use half::bf16;
 
+use super::rounding::Rounded;
 use super::slots::{BLOCK, COLUMNS, progress as at, step};
-use super::{AdamWHyper, AdamWState, Coefficients, Flat, Progress, StepNumbers, StepPolicy};
+use super::{AdamWHyper, AdamWState, Coefficients, Flat, Progress, Rounding, StepNumbers, StepPolicy};
 
 /// See [`super::prepare`]. Flags are 0 or 1.
 pub(crate) fn prepare(
@@ -92,8 +94,43 @@ fn is_finite(x: &Tensor<1>) -> Tensor<1> {
 /// See [`super::adamw_step`]. Every tensor of the result is a new one.
 pub(crate) fn adamw_step(state: AdamWState, gradient: Flat, numbers: &StepNumbers, hyper: &AdamWHyper) -> AdamWState {
     let AdamWState { master, m, v, weights } = state;
+    let next = updated([&master, &m, &v], gradient, numbers, hyper);
+    let [master, m, v] = unless_skipped(next, [master, m, v], numbers);
+    let weights = weights.map(|weights| master.clone().cast(weights.dtype()));
+    AdamWState { m, v, master, weights }
+}
+
+/// See [`super::adamw_step_rounded`]. Every tensor of the result is a new one. The host reads the tensors to round them.
+pub(crate) fn adamw_step_rounded(
+    state: [Tensor<1>; 3],
+    gradient: Flat,
+    numbers: &StepNumbers,
+    hyper: &AdamWHyper,
+    rounding: Rounding,
+) -> [Tensor<1>; 3] {
+    let exact = state.each_ref().map(|part| part.clone().cast(DType::F32));
+    let next = updated(exact.each_ref(), gradient, numbers, hyper);
+
+    let read = |tensor: &Tensor<1>| tensor.to_data().try_into_vec::<f32>().expect("f32");
+    let of_step = read(&numbers.values);
+    let [master, m, v] = next;
+    let parts = [(master, Rounded::Master), (m, Rounded::FirstMoment), (v, Rounded::SecondMoment)];
+    let rounded = parts.map(|(part, which)| {
+        let mut rounded = vec![bf16::ZERO; part.dims()[0]];
+        rounding.round(&read(&part), &mut rounded, 0, which, &of_step);
+        Tensor::from_data(TensorData::new(rounded, part.shape()), (&part.device(), DType::BF16))
+    });
+    unless_skipped(rounded, state, numbers)
+}
+
+/// Returns weights and moments after a step, f32, from those before it, f32.
+fn updated(
+    [master, m, v]: [&Tensor<1>; 3],
+    gradient: Flat,
+    numbers: &StepNumbers,
+    hyper: &AdamWHyper,
+) -> [Tensor<1>; 3] {
     let number = |slot: usize| number(&numbers.values, slot);
-    let n = master.dims()[0];
 
     // Not a comparison with an `arange`: Burn counts by a running sum, which takes a GPU 20 s for 14 million elements.
     let mut decay = master.ones_like();
@@ -104,17 +141,17 @@ pub(crate) fn adamw_step(state: AdamWState, gradient: Flat, numbers: &StepNumber
 
     let g = gradient.values.cast(DType::F32) * number(step::GRADIENT_FACTOR);
     let next_m = m.clone() * hyper.beta1 + g.clone() * (1.0 - hyper.beta1);
-    let next_v = v.clone() * hyper.beta2 + g.clone() * g * (1.0 - hyper.beta2);
+    let next_v = v.clone() * hyper.beta2 + g.clone() * (1.0 - hyper.beta2) * g;
     let denominator = next_v.clone().sqrt() * number(step::SECOND_MOMENT) + hyper.eps;
     let update = next_m.clone() * number(step::LEARNING_RATE) / denominator;
-    let next_master = master.clone() * decay - update;
+    [master.clone() * decay - update, next_m, next_v]
+}
 
-    // A step that is not taken keeps everything.
-    let skipped = number(step::TAKEN).equal_elem(0.0).expand([n]);
-    let or_before = |next: Tensor<1>, before: Tensor<1>| next.mask_where(skipped.clone(), before);
-    let master = or_before(next_master, master);
-    let weights = weights.map(|weights| master.clone().cast(weights.dtype()));
-    AdamWState { m: or_before(next_m, m), v: or_before(next_v, v), master, weights }
+/// Returns `before` in place of `next` if the step is not taken.
+fn unless_skipped(next: [Tensor<1>; 3], before: [Tensor<1>; 3], numbers: &StepNumbers) -> [Tensor<1>; 3] {
+    let skipped = number(&numbers.values, step::TAKEN).equal_elem(0.0).expand(before[0].dims());
+    let mut before = before.into_iter();
+    next.map(|next| next.mask_where(skipped.clone(), before.next().expect("as many tensors")))
 }
 
 #[cfg(test)]

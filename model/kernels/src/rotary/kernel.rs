@@ -9,7 +9,7 @@ use cubecl::prelude::*;
 
 use super::ops::{RotaryOps, RotarySpec};
 use crate::calls;
-use crate::gpu::early::{self, begin};
+use crate::gpu::early::{self, begin, changed};
 use crate::gpu::memory::{empty_like, vector_width};
 
 const UNITS: u32 = 128;
@@ -53,6 +53,8 @@ fn rotate<F: Float, N: Size>(
     let unit = ABSOLUTE_POS as u32;
     let RotaryConfig { vectors, n_rotated_heads, heads_of_thread, row_vectors, early } = comptime![config];
     begin(early);
+    changed(x, early);
+    changed(positions, early);
     let parts = comptime![config.threads_of_pair()];
     if unit < total {
         let row = unit / comptime![vectors * parts];

@@ -7,7 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::ops::{Gate, SwigluOps, record};
-use crate::gpu::early::{self, begin};
+use crate::gpu::early::{self, begin, changed};
 use crate::gpu::instruction::sigmoid;
 use crate::gpu::memory::{empty, empty_like, vector_width};
 
@@ -48,6 +48,7 @@ fn swiglu_forward<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     begin(is_early);
+    changed(x, is_early);
     let at = ABSOLUTE_POS;
     if at < total as usize {
         let from = gate_of(at, vectors);
@@ -160,9 +161,12 @@ pub(super) mod tests {
                 let (l, p, t) = settings(UNITS);
                 let forward = swiglu_forward::SwigluForward::new(l, p, t, b(), b(), (), (), 8, by, false, dtype);
                 let (l, p, t) = settings(UNITS);
+                let early = swiglu_forward::SwigluForward::new(l, p, t, b(), b(), (), (), 8, by, true, dtype);
+                let (l, p, t) = settings(UNITS);
                 let backward = swiglu_backward::SwigluBackward::new(l, p, t, b(), b(), b(), (), (), 8, by, dtype);
                 [
                     Compiled::new(format!("{name}/forward/bf16"), forward),
+                    Compiled::new(format!("{name}/forward/early-bf16"), early),
                     Compiled::new(format!("{name}/backward/bf16"), backward),
                 ]
             });

@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use crate::dropout::kernel::{DropArgs, keep_factors};
-use crate::gpu::early::begin;
+use crate::gpu::early::{begin, changed};
 
 /// The numbers of a call.
 #[derive(CubeType, CubeLaunch)]
@@ -42,6 +42,7 @@ pub(super) fn look_up<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     begin(config.early);
+    changed(ids, config.early);
     let at = ABSOLUTE_POS as u32;
     let vectors = comptime![config.vectors];
     let row = at / vectors;

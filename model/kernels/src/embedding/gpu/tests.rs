@@ -33,6 +33,14 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
         let kernel = settle::Settle::new(launch, properties, target, b(), b(), b(), b(), b(), b(), ());
         kernels.push(Compiled::new("embedding/sort/settle", kernel));
 
+        let config = LookupConfig { vectors: 96, has_positions: true, is_dropped: false, early: true };
+        let (launch, properties, target) = settings(UNITS);
+        let dtype = dtype_to_storage_type(DType::BF16);
+        #[rustfmt::skip]
+        let early = look_up::LookUp::new(
+            launch, properties, target, b(), b(), b(), b(), b(), call(), 8, config, dtype,
+        );
+        kernels.push(Compiled::new("embedding/forward/early-bf16", early));
         for (name, dtype, vectors) in [("96-vectors-bf16", DType::BF16, 96), ("7-vectors-f32", DType::F32, 7)] {
             let dtype = dtype_to_storage_type(dtype);
             let config = LookupConfig { vectors, has_positions: true, is_dropped: true, early: false };

@@ -17,7 +17,7 @@ use super::shared::plan::has_kernel;
 use crate::activation::Activation;
 use crate::activation::gpu::activated;
 use crate::calls;
-use crate::gpu::early::{self, await_front, prefetch, start_next};
+use crate::gpu::early::{self, await_front, changed, prefetch, start_next};
 use crate::gpu::memory::{addressable, aligned, row_pitch};
 
 /// Most rows of a result.
@@ -127,6 +127,8 @@ fn few_rows_nn<E: Float>(
         await_front();
         start_next();
     }
+    changed(a, cfg.early);
+    changed(residual, cfg.early);
 
     while first < sizes.k {
         let mut weights = Array::<Oct<E>>::new(comptime![OCT as usize]);
@@ -201,6 +203,7 @@ fn few_rows_nt<E: Float>(
         await_front();
         start_next();
     }
+    changed(a, cfg.early);
 
     let mut at = lane;
     while at < octs {

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::row::{Normalization, Row, center, load_row, row_unit};
 use crate::dropout::kernel::{DropArgs, keep_factors};
-use crate::gpu::early::begin;
+use crate::gpu::early::{begin, changed};
 use crate::gpu::occupancy::cubes_at_once;
 
 /// What is added before the normalization.
@@ -114,6 +114,8 @@ pub(super) fn norm_forward<F: Float, N: Size>(
 ) {
     cubes_at_once(comptime![config.cubes()]);
     begin(config.early);
+    changed(&inputs.x, config.early);
+    changed(&inputs.branch, config.early);
     let row = comptime![config.row];
     let vectors = comptime![config.row.vectors];
     let nth = CUBE_POS as u32 * comptime![config.row.per_cube()] + UNIT_POS / comptime![config.row.units()];

@@ -53,6 +53,17 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
             kernels.push(Compiled::new(format!("norm/backward/{case}"), back));
         }
 
+        let addend = Addend::Branch { has_bias: true, is_dropped: false };
+        let config = ForwardConfig { row: Row { vectors: 96 }, normalization, addend, early: true };
+        let inputs = ForwardInputs { x: b(), branch: b(), bias: b(), state: b(), gamma: b(), beta: b() };
+        let outputs = ForwardOutputs { sum: b(), y: b(), statistics: b() };
+        let (launch, properties, target) = settings(UNITS);
+        #[rustfmt::skip]
+        let early = norm_forward::NormForward::new(
+            launch, properties, target, inputs, outputs, (), (), drop(), 8, config, dtype,
+        );
+        kernels.push(Compiled::new("norm/forward/early", early));
+
         let (launch, properties, target) = settings(REDUCE_UNITS);
         let sums = reduce_partial::ReducePartial::new(launch, properties, target, b(), b(), b(), b(), (), (), 3, dtype);
         kernels.push(Compiled::new("norm/backward/parameters", sums));

@@ -9,13 +9,14 @@ use cubecl::prelude::*;
 
 use super::gather::{ChunksLaunch, gather};
 use super::prepare::{Overflow, PolicyLaunch, prepare};
-use super::step::{FactorsLaunch, StateLaunch, step};
+use super::step::{FactorsLaunch, RandomLaunch, StateLaunch, step, step_rounded};
 use super::{PREPARE_UNITS, UNITS};
 use crate::calls;
 use crate::gpu::memory::empty;
 use crate::optim::flat::{ALIGNMENT, CHUNK};
 use crate::optim::ops::{AdamWOps, Factors, Parts, Segment, record_gather, record_update};
-use crate::optim::{LossScaling, StepPolicy, slots};
+use crate::optim::rounding::OCTET;
+use crate::optim::{LossScaling, Rounding, StepPolicy, slots};
 
 /// Elements of a vector: f32 in 16 bytes.
 const WIDTH: usize = 4;
@@ -154,6 +155,43 @@ impl AdamWOps for CubeBackend {
         launch_step([&master, &m, &v], Some(&weights), gradient, numbers, factors);
         (master, m, v, weights)
     }
+
+    fn adamw_rounded(
+        master: CubeTensor,
+        m: CubeTensor,
+        v: CubeTensor,
+        gradient: CubeTensor,
+        numbers: CubeTensor,
+        (factors, rounding): (Factors, Rounding),
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        let _call = record_update(&master, &gradient, None);
+        let (gradient, numbers) = (into_contiguous(gradient), into_contiguous(numbers));
+        let dtypes = [dtype_to_storage_type(master.dtype), dtype_to_storage_type(gradient.dtype)];
+        let vectors = master.meta.shape()[0] / OCTET;
+        let [seed_low, seed_high] = rounding.key();
+
+        // SAFETY: all flat tensors have as many whole vectors; threads beyond them do nothing.
+        #[expect(unsafe_code, reason = "launching without bounds checks")]
+        unsafe {
+            step_rounded::launch_unchecked(
+                &master.client,
+                CubeCount::Static(vectors.div_ceil(UNITS as usize) as u32, 1, 1),
+                CubeDim::new_1d(UNITS),
+                OCTET,
+                StateLaunch::new(
+                    master.clone().into_buffer_arg(),
+                    m.clone().into_buffer_arg(),
+                    v.clone().into_buffer_arg(),
+                ),
+                gradient.into_buffer_arg(),
+                numbers.into_buffer_arg(),
+                factors_argument(factors, vectors, OCTET),
+                RandomLaunch::new(rounding.first_octet(), seed_low, seed_high),
+                dtypes,
+            );
+        }
+        (master, m, v)
+    }
 }
 
 /// Returns a view of a contiguous flat tensor.
@@ -182,9 +220,6 @@ pub(crate) fn launch_step(
     let written = weights.unwrap_or(master);
     let dtypes = [dtype_to_storage_type(written.dtype), dtype_to_storage_type(gradient.dtype)];
     let vectors = n / WIDTH;
-    let Factors { beta1, beta2, rest1, rest2, eps, n_decayed } = factors;
-    let decayed = n_decayed.div_ceil(WIDTH) as u32;
-    let factors = FactorsLaunch::new(vectors as u32, decayed, beta1, beta2, rest1, rest2, eps);
 
     // SAFETY: all flat tensors have `n` elements; threads beyond them do nothing.
     #[expect(unsafe_code, reason = "launching without bounds checks")]
@@ -202,9 +237,15 @@ pub(crate) fn launch_step(
             written.clone().into_buffer_arg(),
             gradient.into_buffer_arg(),
             numbers.into_buffer_arg(),
-            factors,
+            factors_argument(factors, vectors, WIDTH),
             weights.is_some(),
             dtypes,
         );
     }
+}
+
+/// Returns the factors of an update of `vectors` vectors of `width` numbers.
+fn factors_argument(factors: Factors, vectors: usize, width: usize) -> FactorsLaunch {
+    let Factors { beta1, beta2, rest1, rest2, eps, n_decayed } = factors;
+    FactorsLaunch::new(vectors as u32, n_decayed.div_ceil(width) as u32, beta1, beta2, rest1, rest2, eps)
 }

@@ -4,7 +4,7 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
 
 use super::prepare::{Overflow, PolicyCompilationArg, prepare};
-use super::step::{FactorsCompilationArg, StateCompilationArg, step};
+use super::step::{FactorsCompilationArg, RandomCompilationArg, StateCompilationArg, step, step_rounded};
 use super::{PREPARE_UNITS, UNITS};
 use crate::gpu::offline::{Compiled, buffer, settings};
 
@@ -33,6 +33,18 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
                 launch, properties, target, state, b(), b(), b(), factors(), 4, writes_weights, dtypes,
             );
             kernels.push(Compiled::new(format!("adamw/step/{name}"), step));
+        }
+
+        for gradient in [DType::BF16, DType::F32] {
+            let (launch, properties, target) = settings(UNITS);
+            let state = StateCompilationArg { master: b(), m: b(), v: b() };
+            let random = RandomCompilationArg { first_octet: (), seed_low: (), seed_high: () };
+            let dtypes = [DType::BF16, gradient].map(dtype_to_storage_type);
+            #[rustfmt::skip]
+            let step = step_rounded::StepRounded::new(
+                launch, properties, target, state, b(), b(), factors(), random, 8, dtypes,
+            );
+            kernels.push(Compiled::new(format!("adamw/step/rounded-{gradient:?}-gradient").to_lowercase(), step));
         }
         kernels
     })

@@ -21,7 +21,7 @@ use sums::{LOWEST, Sums, add_groups, write, write_parts};
 
 use super::ops::{StepAttentionOps, StepSpec};
 use crate::calls;
-use crate::gpu::early::{self, await_front, start_next};
+use crate::gpu::early::{self, await_front, changed, start_next};
 use crate::gpu::memory::{empty, in_rows, row_pitch, starts_aligned};
 
 /// Bytes that a lane reads at once.
@@ -50,6 +50,9 @@ fn step_kernel<F: Float, N: Size>(
         }
         await_front();
     }
+    changed(query, sizes.early);
+    changed(places, sizes.early);
+    changed(lengths, sizes.early);
     let at = if comptime![sizes.parts > 1] {
         CUBE_POS as u32
     } else {
