@@ -28,10 +28,17 @@ const STEPS: usize = 3;
 pub fn entries(bytes: &TrainBytes) -> Vec<(&'static str, u64)> {
     let kept = bytes.activations;
     let takes_place = bytes.flat_gradients.saturating_sub(kept.total());
+    let [master, state] = match (bytes.bf16_state, bytes.weights) {
+        (false, 0) => ["weights (f32, the master copy)", "optimizer state (f32)"],
+        (false, _) => ["master weights (f32)", "optimizer state (f32)"],
+        (true, 0) => ["weights (bf16, the master copy)", "optimizer state (bf16)"],
+        (true, _) => ["master weights (bf16)", "optimizer state (bf16)"],
+    };
+
     let parts = [
         ("weights", bytes.weights),
-        (if bytes.weights == 0 { "weights (f32, the master copy)" } else { "master weights (f32)" }, bytes.master),
-        ("optimizer state (f32)", bytes.optimizer_state),
+        (master, bytes.master),
+        (state, bytes.optimizer_state),
         ("gradients", bytes.gradients),
         ("accumulated gradients (f32)", bytes.accumulator),
         ("average of the weights (f32)", bytes.average),

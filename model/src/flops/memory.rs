@@ -24,7 +24,9 @@ pub struct TrainSetting {
     pub masked_share: Option<f64>,
     /// Devices that train together.
     pub n_ranks: u64,
-    /// f32 numbers that the optimizer keeps as state for each weight of a matrix of a layer, and for each other parameter.
+    /// Whether master weights and the optimizer's state are in bf16, not in f32.
+    pub bf16_state: bool,
+    /// Numbers that the optimizer keeps as state for each weight of a matrix of a layer, and for each other parameter.
     pub optimizer_state: [u64; 2],
     /// Whether each rank keeps only its slice of master weights and optimizer state.
     pub shards_optimizer: bool,
@@ -45,6 +47,7 @@ impl TrainSetting {
             accumulates: false,
             masked_share: None,
             n_ranks: 1,
+            bf16_state: false,
             optimizer_state: [2; 2],
             shards_optimizer: false,
             takes_local_steps: false,
@@ -59,10 +62,12 @@ impl TrainSetting {
 pub struct TrainBytes {
     /// Weights in the compute dtype; 0 where the model computes with the master weights.
     pub weights: u64,
-    /// f32 master weights.
+    /// Master weights; 0 for bf16 ones that are a slice of `weights`.
     pub master: u64,
-    /// The f32 state of the optimizer, such as both moments of AdamW.
+    /// The state of the optimizer, such as both moments of AdamW.
     pub optimizer_state: u64,
+    /// Whether both are in bf16, not in f32.
+    pub bf16_state: bool,
     /// The gradients of one backward pass in the compute dtype.
     pub gradients: u64,
     /// Accumulated gradients in f32; 0 for a step over one micro-batch.
@@ -128,7 +133,8 @@ impl TrainBytes {
 ///
 /// Weights, master weights, optimizer state and gradients are counted from the parameters ([`n_params`]):
 ///
-/// - In f32, the model computes with the master weights. Only a sharded optimizer needs both.
+/// - In f32, the model computes with the master weights. Only a sharded optimizer needs both. In bf16 it does so, too, if the master
+///   weights are bf16; a sharded optimizer then keeps them in the model's weights.
 /// - A single micro-batch leaves its gradients in the compute dtype. Several are added up in f32.
 /// - A sharded optimizer (ZeRO-1, Rajbhandari et al. 2020) keeps a slice of master weights and optimizer state.
 ///
@@ -157,7 +163,9 @@ pub fn train_bytes(
     let TrainSetting { dtype, n_ranks, shards_optimizer, takes_local_steps, .. } = *setting;
     let (element, slice) = (dtype.size() as u64, trained.div_ceil(n_ranks.max(1)));
     let of_optimizer = if shards_optimizer { slice } else { trained };
-    let computes_with_master = dtype == DType::F32 && !shards_optimizer;
+    let master_dtype = if setting.bf16_state { DType::BF16 } else { DType::F32 };
+    let computes_with_master = dtype == master_dtype && !shards_optimizer;
+    let kept = master_dtype.size() as u64;
     let gradient_element = if setting.accumulates { 4 } else { element };
 
     // The slices of the other ranks arrive and are added up in f32. Local steps keep the last weights and the momentum of a slice
@@ -169,8 +177,9 @@ pub fn train_bytes(
     };
     let mut bytes = TrainBytes {
         weights: if computes_with_master { (n - trained) * element } else { n * element },
-        master: of_optimizer * 4,
-        optimizer_state: 4 * state_numbers(config, of_optimizer, setting.optimizer_state),
+        master: if setting.bf16_state && dtype == master_dtype && shards_optimizer { 0 } else { of_optimizer * kept },
+        optimizer_state: kept * state_numbers(config, of_optimizer, setting.optimizer_state),
+        bf16_state: setting.bf16_state,
         gradients: trained * element,
         accumulator: if setting.accumulates { trained * 4 } else { 0 },
         average: if setting.keeps_average { of_optimizer * 4 } else { 0 },
@@ -310,91 +319,4 @@ fn head_bytes(config: &TransformerConfig, element: u64, rows: u64) -> (u64, u64)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PAIRS: [usize; 3] = [400, 64, 64];
-
-    fn bytes(setting: &TrainSetting) -> (TrainBytes, u64) {
-        let config = TransformerConfig::base().with_vocab_size(32_000);
-        (train_bytes(&config, &Device::flex(), PAIRS, setting), n_params(&config).total())
-    }
-
-    #[test]
-    fn sixteen_bit_training_state_is_sixteen_bytes_per_parameter() {
-        let (bytes, n) = bytes(&TrainSetting::plain(DType::BF16));
-        assert_eq!(bytes.state(), 16 * n);
-        assert_eq!((bytes.accumulator, bytes.flat_gradients), (0, 2 * n), "one micro-batch accumulates nothing");
-        // Of the order of what PyTorch keeps with flash attention.
-        let activations = bytes.activations.total();
-        assert!((4..12).contains(&(activations >> 30)), "{} GiB", activations >> 30);
-        assert_eq!(bytes.total(), bytes.state() + activations, "flat gradients take the place of activations");
-    }
-
-    #[test]
-    fn f32_has_one_copy_of_the_weights_and_no_accumulator_for_one_micro_batch() {
-        let (plain, n) = bytes(&TrainSetting::plain(DType::F32));
-        assert_eq!((plain.weights, plain.master, plain.optimizer_state, plain.gradients), (0, 4 * n, 8 * n, 4 * n));
-        assert_eq!((plain.state(), plain.accumulator, plain.exchange), (16 * n, 0, 0));
-        let (two, _) = bytes(&TrainSetting { accumulates: true, ..TrainSetting::plain(DType::F32) });
-        assert_eq!((two.state(), two.accumulator, two.flat_gradients), (20 * n, 4 * n, 0));
-    }
-
-    #[test]
-    fn a_sharded_optimizer_keeps_a_slice_and_buffers_for_the_exchange() {
-        let four = TrainSetting { n_ranks: 4, ..TrainSetting::plain(DType::BF16) };
-        let (whole, n) = bytes(&four);
-        let (sharded, _) = bytes(&TrainSetting { shards_optimizer: true, ..four });
-        let slice = n.div_ceil(4);
-        assert_eq!((whole.master, whole.optimizer_state), (4 * n, 8 * n));
-        assert_eq!((sharded.master, sharded.optimizer_state), (4 * slice, 8 * slice));
-        assert_eq!((sharded.weights, sharded.exchange), (2 * n, (n - slice) * 2 + 4 * slice));
-        let (f32_sharded, _) = bytes(&TrainSetting { shards_optimizer: true, dtype: DType::F32, ..four });
-        assert_eq!(f32_sharded.weights, 4 * n, "the masters are a slice, the weights are all");
-        let (alone, _) = bytes(&TrainSetting { takes_local_steps: true, ..four });
-        assert_eq!(alone.exchange, 4 * slice + (4 + 3 * 2 + 4) * n);
-        let (averaged, _) = bytes(&TrainSetting { keeps_average: true, ..four });
-        assert_eq!(averaged.state(), whole.state() + 4 * n);
-    }
-
-    fn whole_logits(vocabulary: usize) -> TransformerConfig {
-        TransformerConfig { logits_chunk_rows: Some(0), ..TransformerConfig::gpt2_124m() }.with_vocab_size(vocabulary)
-    }
-
-    fn kept(config: &TransformerConfig, len: usize, fused: bool, checkpointing: ActivationCheckpointing) -> u64 {
-        let setting = TrainSetting { checkpointing, ..TrainSetting::plain(DType::BF16) };
-        activation_bytes(config, [16, 0, len], fused, &setting).total()
-    }
-
-    /// Sums by hand: of 16 D per token and layer, six are norms and activations, and the first sum is one.
-    #[test]
-    fn checkpointing_keeps_ten_sixteenths_or_one() {
-        let gpt2 = whole_logits(50_304);
-        let [off, selective, layer] =
-            [ActivationCheckpointing::Off, ActivationCheckpointing::Selective, ActivationCheckpointing::Layer]
-                .map(|checkpointing| kept(&gpt2, 1024, true, checkpointing) / (16 * 1024));
-        let d = 2 * 768;
-        assert_eq!(off - selective, 11 * 6 * d);
-        assert_eq!(off - layer, 11 * (15 * d + 12 * 4));
-    }
-
-    /// Sums everything by hand, with and without chunks of logits.
-    #[test]
-    fn gpt2_keeps_24_kib_per_token_and_layer_and_no_logits() {
-        let gpt2 = TransformerConfig::gpt2_124m().with_vocab_size(50_304);
-        let activations = |config: &TransformerConfig| kept(config, 1024, true, ActivationCheckpointing::Off);
-        let whole = activations(&whole_logits(50_304));
-        let tokens = 16 * 1024;
-        assert_eq!(whole, tokens * (12 * (16 * 2 * 768 + 12 * 4) + 4 * 768 + 2 * 50_304));
-        let saved = tokens * 2 * 50_304 - (8192 * 2 * 50_304 + tokens * 2 * 768 + 4 * 50_304 * 768);
-        assert_eq!(activations(&gpt2), whole - saved);
-    }
-
-    #[test]
-    fn attention_without_its_kernel_keeps_squares() {
-        let gpt2 = whole_logits(1000);
-        let activations = |len, fused| kept(&gpt2, len, fused, ActivationCheckpointing::Off) / 2;
-        assert_eq!(activations(1024, true), 2 * activations(512, true));
-        assert!(activations(1024, false) > 3 * activations(512, false));
-    }
-}
+mod tests;

@@ -35,13 +35,15 @@ impl Bench {
             time,
             work: Work { flops: 0.0, bytes: bytes as f64 },
         };
-        // Read: the gradient, f32 master weights and state. Written: master weights, state and, unless the compute dtype
-        // is f32, the rounded weights.
-        let state: usize = optimizer.groups().slots(&table).iter().map(|slot| 8 * slot.range.len()).sum();
-        let weights = if dtype == DType::F32 { 0 } else { self.bytes(1) };
+        // Read: the gradient, master weights and state. Written: master weights, state and, unless they have the compute dtype, the
+        // weights.
+        let master = optimizer.state().master.dtype();
+        let kept = 2 * master.size();
+        let state: usize = optimizer.groups().slots(&table).iter().map(|slot| kept * slot.range.len()).sum();
+        let weights = if dtype == master { 0 } else { self.bytes(1) };
         Ok([
             row("flat gradients", flattened, self.bytes(2 * n)),
-            row("norm, clip, AdamW", stepped, n * (8 + self.bytes(1) + weights) + state),
+            row("norm, clip, AdamW", stepped, n * (kept + self.bytes(1) + weights) + state),
         ])
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor};
 use kiln_data::{Loader, LoaderConfig, Position, Rank};
 use kiln_model::{ActivationCheckpointing, Batch};
-use kiln_train::config::{Config, NonFinite, Precision};
+use kiln_train::config::{Config, MasterWeights, NonFinite, Precision};
 use kiln_train::dataset::RunData;
 use kiln_train::device::{compute_dtype, reserved_bytes, upload};
 use kiln_train::eval::{Init, Model};
@@ -32,6 +32,8 @@ pub struct Trial {
     pub reserved_bytes: Option<u64>,
     /// The dtypes of compute weights, the gradients of an update, master weights, the optimizer's state, and loss.
     pub dtypes: Vec<(String, DType)>,
+    /// The dtype that master weights and state should have (`train.master_weights`).
+    pub(crate) kept: DType,
     /// Micro-batches per step; gradients of more than one are accumulated.
     pub(crate) n_micro_batches: usize,
     /// Whether token ids on the device still equalled the host's, as 32-bit integers, after the last step.
@@ -93,6 +95,9 @@ impl<M: Model> Subject<'_, M> {
         // The audit counts non-finite steps; it does not stop at them.
         config.train.non_finite = NonFinite::Skip;
         config.train.precision = precision;
+        if precision == Precision::F32 {
+            config.train.master_weights = MasterWeights::F32;
+        }
         let (model, vocabulary, checkpointing) = (&config.model, Some(&data.vocabulary), ActivationCheckpointing::Off);
         let mut state = Prepared { config: &config, model, vocabulary, checkpointing, dtype, device }.state(init)?;
 
@@ -146,7 +151,9 @@ impl<M: Model> Subject<'_, M> {
 
         let reserved_bytes = reserved_bytes(device);
         let tokens_per_sec = tokens as f64 / secs;
-        Ok(Trial { dtype, steps, tokens_per_sec, reserved_bytes, dtypes, n_micro_batches, integers_untouched })
+        let is_exact = config.train.master_weights == MasterWeights::F32;
+        let kept = if is_exact { DType::F32 } else { DType::BF16 };
+        Ok(Trial { dtype, steps, tokens_per_sec, reserved_bytes, dtypes, kept, n_micro_batches, integers_untouched })
     }
 }
 
@@ -207,8 +214,10 @@ impl Audit {
         for (what, dtype) in &self.asked.dtypes[1..] {
             // The gradient of one micro-batch may have the dtype of the weights; a sum of several needs f32.
             let is_rounded = what == "gradients" && self.asked.n_micro_batches == 1;
-            if *dtype != DType::F32 && !is_rounded {
-                problems.push(format!("{what} are {dtype:?} instead of F32"));
+            let is_kept = what == "master weights" || what.starts_with("state ");
+            let wanted = if is_kept { self.asked.kept } else { DType::F32 };
+            if *dtype != wanted && !is_rounded {
+                problems.push(format!("{what} are {dtype:?} instead of {wanted:?}"));
             }
         }
         if !(self.asked.integers_untouched && self.ids_are_exact) {
@@ -250,6 +259,15 @@ mod tests {
             assert_eq!(audit.asked.dtypes[0].1, DType::from(audit.asked.dtype));
             assert_eq!(audit.asked.dtypes[1], ("gradients".to_owned(), DType::from(audit.asked.dtype)));
         }
+    }
+
+    #[test]
+    fn master_weights_are_bf16_where_the_run_asks_for_it_and_f32_in_the_reference() {
+        let mut audit = audited(Precision::Bf16, |config| config.train.master_weights = MasterWeights::Bf16);
+        assert_eq!(audit.problems(0.03), Vec::<String>::new());
+        assert_eq!((audit.asked.dtypes[2].1, audit.reference.dtypes[2].1), (DType::BF16, DType::F32));
+        audit.asked.dtypes[2].1 = DType::F32;
+        assert_eq!(audit.problems(0.03), ["master weights are F32 instead of BF16"]);
     }
 
     #[test]

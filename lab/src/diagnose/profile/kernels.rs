@@ -83,7 +83,7 @@ const GROUPS: [Group; 35] = [
     group("attention of a step", &["attention of a step"], &["step_kernel"]),
     group("flat gradients", &["flat gradients"], &["gather"]),
     group("norm of the gradient", &["norm of the gradient"], &["prepare"]),
-    group("AdamW", &["AdamW"], &["step"]),
+    group("AdamW", &["AdamW"], &["step", "step_rounded"]),
     group("exchange, sum", &[], &["add_up"]),
     group("inputs of a replay", &[], &["copy", "put_rows"]),
 ];
