@@ -30,7 +30,7 @@ use kiln_train::run::{NewRun, folder};
 use languages::Languages;
 use made_from::{MADE_FROM_FILE, is_made_from};
 use serde_json::{Map, Value, json};
-use tokenizer_settings::PUBLISHED;
+use tokenizer_settings::{PUBLISHED, published};
 use tokenizers::{Roles, Tokenizers};
 
 use super::error::Usage;
@@ -107,6 +107,13 @@ pub(super) fn imported(dir: PathBuf) -> Result<PathBuf> {
     import(Args { dir, out: None, adapter: None, tokenizer: None, languages: Languages::default() })
 }
 
+/// Keeps the languages that a tokenizer's settings name, if it is one `of_languages`.
+fn keep_languages(names: &mut Value, config: &Value, of_languages: bool) {
+    for key in ["source_lang", "target_lang"].into_iter().filter(|key| of_languages && config[key].is_string()) {
+        names[key] = config[key].clone();
+    }
+}
+
 /// Makes a run of a model folder. Returns the run's folder.
 fn import(args: Args) -> Result<PathBuf> {
     let as_it_is = args.adapter.is_none() && args.tokenizer.is_none() && args.languages.are_default();
@@ -127,15 +134,14 @@ fn import(args: Args) -> Result<PathBuf> {
     let rows = model.source_vocab_size.max(model.target_vocab_size);
     let tokenizers = Tokenizers::read(&args.dir, args.tokenizer, &source, task, &tokens, rows)?;
     tokenizers.check_size(rows)?;
-    let Tokenizers { first: tokenizer, path: tokenizer_path, mut files, around, roles, of_languages, .. } = tokenizers;
+    let (pads_left, of_languages) = (tokenizers.pads_left, tokenizers.of_languages);
+    let Tokenizers { first: tokenizer, path: tokenizer_path, mut files, around, roles, .. } = tokenizers;
     let generation = source.generation_config()?;
     let rules = Rules::new(&args.dir, &generation, &tokenizer)?;
     tokens.decoder_start = tokens.decoder_start.or_else(|| rules.decoder_start());
     let tokenizer_config = source.tokenizer_config()?;
     let mut names = token_names(task, &tokenizer, &tokens, &roles, &tokenizer_path)?;
-    let keys = ["source_lang", "target_lang"].into_iter();
-    let keys = keys.filter(|key| of_languages && tokenizer_config[key].is_string());
-    keys.for_each(|key| names[key] = tokenizer_config[key].clone());
+    keep_languages(&mut names, &tokenizer_config, of_languages);
 
     match traits_of(task).reads {
         Reads::Pairs => {
@@ -163,7 +169,7 @@ fn import(args: Args) -> Result<PathBuf> {
 
     let pairs = traits_of(task).reads == Reads::Pairs;
     tokenizer_settings::note_unsupported(&tokenizer_config, &tokenizer, pairs || traits_of(task).continues_text);
-    names[PUBLISHED] = tokenizer_settings::published(&tokenizer_config, &names, &tokens, &tokenizer, pairs);
+    names[PUBLISHED] = published(&tokenizer_config, &names, &tokens, (&tokenizer, pads_left), pairs);
     files.push(StoredFile { name: TOKENIZER_CONFIG_FILE.to_owned(), bytes: format!("{names:#}\n").into_bytes() });
     let vocabulary = load_vocabulary(task, &files)
         .and_then(|vocabulary| vocabulary.complete(&mut model).map(|()| vocabulary))

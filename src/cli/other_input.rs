@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::path::Path;
 
 use kiln_data::files::{open_file, read_line};
-use kiln_data::{FileFormat, LabelConfig, LabelledInput, Task, WordColumns, delimiter_of, is_conll};
+use kiln_data::{FileFormat, LabelConfig, LabelledInput, Task, WordColumns, WordForm, delimiter_of, is_conll};
 use kiln_metrics::logging::print::stderr_line;
 use kiln_train::config::Config;
 use kiln_train::config::task::{Classes, traits_of};
@@ -203,14 +203,16 @@ fn as_lines_of_array(run: &str, file: Option<&str>) -> String {
 
 /// Returns the command that passes the words of a CoNLL file on, a sentence per line.
 fn as_sentences(run: &str, file: Option<&str>, lines: &[String]) -> String {
-    let usual = WordColumns { has_tabs: true, n: 2, word: 0, is_universal: false };
-    let WordColumns { has_tabs, n, word, .. } = WordColumns::of(lines).unwrap_or(usual);
+    let usual = WordColumns { has_tabs: true, n: 2, form: WordForm::WordFirst };
+    let WordColumns { has_tabs, n, form } = WordColumns::of(lines).unwrap_or(usual);
     let delimiter = if has_tabs { "\\t" } else { " +" };
-    let wanted = match word {
-        0 => format!("NF == {n} && !/^(# .*=|-DOCSTART-)/"),
-        _ => format!("NF == {n} && $1 ~ /^[0-9]+$/"),
+    let wanted = match form {
+        WordForm::WordFirst | WordForm::TagFirst => format!("NF == {n} && !/^(# .*=|-DOCSTART-)/"),
+        WordForm::Numbered | WordForm::Universal => format!("NF == {n} && $1 ~ /^[0-9]+$/"),
+        // Each sentence has as many columns as it has verbs, and some more.
+        WordForm::OntoNotes => format!("NF > {} && !/^#/", WordForm::ENTITIES),
     };
-    let (column, from) = (word + 1, file.map_or(String::new(), |file| format!(" {file}")));
+    let (column, from) = (form.word() + 1, file.map_or(String::new(), |file| format!(" {file}")));
     format!(
         "its sentences are read from lines: awk -F '{delimiter}' '{{ sub(/\\r$/, \"\") }} {wanted} {{ printf \"%s \", ${column}; n = 1 }} \
          !NF && n {{ print \"\"; n = 0 }}'{from} | kiln classify {run}"

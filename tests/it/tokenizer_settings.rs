@@ -56,6 +56,36 @@ fn settings_for_other_programs_come_back() {
     }
 }
 
+/// A class that pads in front of a text pads there after an export, which names another class.
+#[test]
+fn the_side_of_the_padding_comes_back_without_its_setting() {
+    let place = Workplace::new();
+    let names = "tokenizer_config.json";
+    for (class, side) in [("LlamaTokenizerFast", json!("left")), ("PreTrainedTokenizerFast", Value::Null)] {
+        folder(&place, "llama", &[(names, "tokenizer_class", json!(class)), (names, "padding_side", Value::Null)]);
+        round_trip(&place, "llama");
+        assert_eq!(read(&place, &format!("out/llama/{names}"))["padding_side"], side, "{class}");
+        for made in ["model/llama", "runs/llama", "out/llama"] {
+            std::fs::remove_dir_all(place.path(made)).expect("made above");
+        }
+    }
+}
+
+#[test]
+fn a_choice_among_several_is_named() {
+    let place = Workplace::new();
+    let templates = json!([{"name": "tool_use", "template": "b"}, {"name": "default", "template": "{{ bos_token }}a"}]);
+    folder(
+        &place,
+        "llama",
+        &[("tokenizer_config.json", "chat_template", templates), ("config.json", "eos_token_id", json!([2, 1]))],
+    );
+    let [imported, _] = round_trip(&place, "llama");
+    for said in ["chat templates tool_use, default: the run and its exports have one", "ends the texts of a training"] {
+        assert!(imported.stderr.contains(said), "{said}: {}", imported.stderr);
+    }
+}
+
 /// A decoder starts with `</s>` in BART, whose texts start with `<s>`; GPT-2 and Qwen pad with the end token.
 #[test]
 fn ids_of_tokens_come_back() {

@@ -74,7 +74,12 @@ impl<'a> Fields<'a> {
     pub(super) fn token_id(&mut self, key: &str) -> Option<u32> {
         let mut value = self.get(key)?;
         if let Value::Array(several) = value {
-            self.notes.push(format!("{key} {value}: the first one is used"));
+            let others = if key == "eos_token_id" {
+                "ends the texts of a training; any of them ends an answer"
+            } else {
+                "is used"
+            };
+            self.notes.push(format!("{key} {value}: the first one {others}"));
             value = several.first()?;
         }
         // Some files have -1 for "none".

@@ -30,6 +30,15 @@ pub enum Elements {
 }
 
 impl Elements {
+    /// Rounds `values` to the nearest numbers of the type `of`.
+    pub fn rounded(values: &[f32], of: FloatType) -> Self {
+        match of {
+            FloatType::F32 => Self::F32(values.to_vec()),
+            FloatType::F16 => Self::F16(values.iter().copied().map(f16::from_f32).collect()),
+            FloatType::Bf16 => Self::Bf16(values.iter().copied().map(bf16::from_f32).collect()),
+        }
+    }
+
     /// Their type.
     pub fn float_type(&self) -> FloatType {
         match self {

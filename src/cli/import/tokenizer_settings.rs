@@ -109,12 +109,12 @@ const NAMED: [(&str, &[&str], &str); 4] = [
 ];
 
 /// Returns what an export repeats of a folder's `tokenizer_config.json` and of its token ids: what Kiln's own `names` do not say.
-/// `pairs` says whether the model translates.
+/// `pads_left`: the class of its tokenizer pads in front of a text. `pairs` says whether the model translates.
 pub(super) fn published(
     config: &Value,
     names: &Value,
     tokens: &TokenIds,
-    tokenizer: &TokenizerFile,
+    (tokenizer, pads_left): (&TokenizerFile, bool),
     pairs: bool,
 ) -> Value {
     let mut kept = Map::new();
@@ -138,6 +138,10 @@ pub(super) fn published(
     {
         kept.insert("model_max_length".to_owned(), json!(limit));
     }
+    // An export has another class, which pads behind a text.
+    if pads_left {
+        kept.entry("padding_side").or_insert_with(|| json!("left"));
+    }
     kept.insert("bos_token_id".to_owned(), json!(tokens.bos));
     kept.insert("pad_token_id".to_owned(), json!(tokens.pad));
     Value::Object(kept)
@@ -151,6 +155,13 @@ pub(super) fn note_unsupported(config: &Value, tokenizer: &TokenizerFile, writes
     let cleans = "clean_up_tokenization_spaces";
     if writes && config[cleans] == true && !tokenizer.is_bpe() {
         found.push((cleans, "texts keep the spaces in front of punctuation that the model writes"));
+    }
+    if let Some(templates) = config["chat_template"].as_array().filter(|templates| writes && templates.len() > 1) {
+        let names: Vec<&str> = templates.iter().filter_map(|template| template["name"].as_str()).collect();
+        stderr_line!(
+            "note: {TOKENIZER_CONFIG_FILE} has the chat templates {}: the run and its exports have one, \"default\" or else the first",
+            names.join(", ")
+        );
     }
     for (key, effect) in found {
         stderr_line!("note: {key} = {} in {TOKENIZER_CONFIG_FILE} is not supported: {effect}", config[key]);

@@ -28,6 +28,8 @@ pub(super) struct Tokenizers {
     pub(super) around: Option<(Vec<u32>, Vec<u32>)>,
     /// The special token of each role, as the files of the folder say.
     pub(super) roles: Roles,
+    /// Whether programs pad in front of a text, unless `tokenizer_config.json` says otherwise.
+    pub(super) pads_left: bool,
     /// Whether each language has its own tokenizer.
     pub(super) of_languages: bool,
     /// One more than the largest id.
@@ -59,13 +61,13 @@ impl Tokenizers {
         }
 
         let path = named.or_else(|| source.tokenizer()).ok_or_else(|| no_tokenizer(dir))?;
-        let FolderTokenizer { json, roles, notes } = FolderTokenizer::read(&path, rows)?;
+        let FolderTokenizer { json, roles, pads_left, notes } = FolderTokenizer::read(&path, rows)?;
         notes.iter().for_each(|note| stderr_line!("note: {note}"));
         let bytes = json.into_bytes();
         let first = TokenizerFile::parse(&bytes, &path)?;
         let around = first.around().with_context(|| path.display().to_string())?;
         let files = vec![StoredFile { name: TOKENIZER_FILE.to_owned(), bytes }];
-        Ok(Self { n_ids: first.n_ids(), first, path, files, around, roles, of_languages: false })
+        Ok(Self { n_ids: first.n_ids(), first, path, files, around, roles, pads_left, of_languages: false })
     }
 
     fn of_languages(files: MarianFiles, tokens: &TokenIds, path: PathBuf) -> Result<Self, FolderError> {
@@ -79,6 +81,7 @@ impl Tokenizers {
             files: files.into_files().map(stored).into(),
             around: Some((Vec::new(), tokens.eos.into_iter().collect())), // as `MarianTokenizer` does
             roles: Roles::new(),
+            pads_left: false,
             of_languages: true,
         })
     }
@@ -90,7 +93,16 @@ impl Tokenizers {
         let stored = |name: &str, bytes| StoredFile { name: name.to_owned(), bytes };
         let files = vec![stored(TOKENIZER_FILE, json.into_bytes()), stored(SENTENCEPIECE_FILE, model)];
         let around = Some((before.into_iter().collect(), tokens.eos.into_iter().collect())); // as `M2M100Tokenizer` does
-        Ok(Self { n_ids: first.n_ids(), first, path, files, around, roles: Roles::new(), of_languages: false })
+        Ok(Self {
+            n_ids: first.n_ids(),
+            first,
+            path,
+            files,
+            around,
+            roles: Roles::new(),
+            pads_left: false,
+            of_languages: false,
+        })
     }
 
     /// Refuses tokenizers with more ids than the embedding has rows. More rows than ids are usual, because sizes are rounded

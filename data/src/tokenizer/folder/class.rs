@@ -41,6 +41,15 @@ fn takes_llama(tokenizer: &Value, model: &Value) -> bool {
     model["model_type"] != "mistral" && !spells_bytes(tokenizer)
 }
 
+/// Whether the class of a folder pads in front of a text, as no other does.
+pub(super) fn pads_left(tokenizer: &Value, config: &Value, model: &Value) -> bool {
+    match name(config, model) {
+        Some("LlamaTokenizer") => takes_llama(tokenizer, model),
+        Some(name) => ["CodeLlamaTokenizer", "CohereTokenizer", "GemmaTokenizer"].contains(&name),
+        None => false,
+    }
+}
+
 /// A role and its token.
 type Own = (&'static str, &'static str);
 

@@ -28,6 +28,8 @@ pub struct FolderTokenizer {
     pub json: String,
     /// The special token of each role (`mask_token`), as a file says or else the class.
     pub roles: BTreeMap<&'static str, String>,
+    /// Whether its class pads in front of a text, unless `tokenizer_config.json` says otherwise.
+    pub pads_left: bool,
     /// What the other files change, and what they say without effect, a sentence each.
     pub notes: Vec<String>,
 }
@@ -54,6 +56,7 @@ impl FolderTokenizer {
 
         let mut tokenizer: Tokenizer = json.parse().map_err(|e| not_a_tokenizer(Some(path), &e))?;
         let own = class::own_tokens(&parts, &config, &model);
+        let pads_left = class::pads_left(&parts, &config, &model);
         let missing = added::missing(&parts, &config, &map, &added, own);
         let roles = added::roles(&config, &map, own).into_iter().map(|(role, token)| (role, token.content)).collect();
         let (mut appended, mut left_out) = (Vec::new(), Vec::new());
@@ -77,14 +80,14 @@ impl FolderTokenizer {
             ));
         }
         if appended.is_empty() {
-            return Ok(Self { json, roles, notes });
+            return Ok(Self { json, roles, pads_left, notes });
         }
         notes.push(format!(
             "tokens that {JOINT_FILE} lacks come from the files next to it, or from its class: {}",
             appended.join(" ")
         ));
         let json = tokenizer.to_string(true).map_err(|e| not_a_tokenizer(Some(path), &e))?;
-        Ok(Self { json, roles, notes })
+        Ok(Self { json, roles, pads_left, notes })
     }
 }
 
