@@ -7,7 +7,7 @@ use burn::optim::{ModuleOptimizer, Optimizer, RecordState, StateSink, StateSourc
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use kiln_kernels::optim::{Flat, Place, StepNumbers, gather, view};
 
-use crate::config::{Config, OptimConfig};
+use crate::config::{Config, MasterWeights, OptimConfig};
 use crate::optim::optimizer::{Matrix, Section, SectionState};
 use crate::optim::{AdamW, Group, Groups, Muon, ParamTable};
 
@@ -44,12 +44,15 @@ impl ParameterOptimizer {
 /// Returns Burn's optimizer of `module`, with the groups of parameters that a run of `config` in `dtype` has: `train.optimizer = "muon"`
 /// gives matrices of layers to Muon and the rest to AdamW.
 ///
-/// It does not clip: see [`clip_gradients`](super::clip_gradients).
+/// It does not clip: see [`clip_gradients`](super::clip_gradients). It keeps master weights and state in f32, whatever
+/// `train.master_weights` says.
 ///
 /// # Panics
 /// If the module visits a parameter twice, or has none.
 pub fn module_optimizer<M: Module>(config: &Config, dtype: FloatDType, module: &M) -> ModuleOptimizer {
-    let groups = Groups::of(config, dtype);
+    let mut config = config.clone();
+    config.train.master_weights = MasterWeights::F32;
+    let groups = Groups::of(&config, dtype);
     let table = groups.lay_out(ParamTable::of(module));
 
     // With Burn the first group has every parameter, and a later one takes some of them.
@@ -130,6 +133,7 @@ fn section(shape: &[usize], padded: usize) -> Section {
     Section {
         group: 0,
         range: 0..padded,
+        first: 0,
         n_decayed: if shape.len() >= 2 { padded } else { 0 },
         matrices: matrix.into_iter().collect(),
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! RUN/checkpoints/
 //!   step-00002000/
-//!     model.safetensors      f32 master weights by parameter path; of an import, parameters stored in 16 bits stay so
+//!     model.safetensors      master weights by parameter path; of an import, parameters stored in 16 bits stay so
 //!     config.json            the model's shape
 //!     tokenizer.json         and whatever else the tokenizers save
 //!     config.toml            the run's configuration

@@ -205,7 +205,7 @@ impl Listed<'_> {
     }
 
     fn tensors(&self, name: &str) -> Result<TensorFile, CheckpointError> {
-        let allows_16_bits = name == MODEL_FILE && self.manifest.format >= 2;
+        let allows_16_bits = (name == MODEL_FILE || is_optimizer_state(name)) && self.manifest.format >= 2;
         TensorFile::open(self.dir, self.get(name)?, allows_16_bits)
     }
 

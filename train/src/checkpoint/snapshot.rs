@@ -6,7 +6,7 @@ use kiln_model::TransformerConfig;
 use serde::{Deserialize, Serialize};
 
 use super::NamedState;
-use crate::config::BestMetric;
+use crate::config::{BestMetric, MasterWeights};
 use crate::metrics::SourceMetrics;
 
 /// Version of the folder's layout and of `trainer_state.json`. Format 1, which is still read, has both moments of AdamW for every weight;
@@ -16,7 +16,7 @@ pub const FORMAT: u32 = 2;
 /// Everything that a resumed run needs to continue bit for bit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    /// f32 master weights. Their order has no meaning.
+    /// Master weights. Their order has no meaning.
     pub weights: Vec<NamedTensor>,
     /// The optimizer's state, sorted by name; without frozen weights.
     pub optimizer: Vec<NamedState>,
@@ -114,6 +114,9 @@ pub struct TrainerState {
     /// `train.freeze`: paths of the parameters that are not trained, sorted. They have no state.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub frozen: Vec<String>,
+    /// `train.master_weights`: the type of the trained weights and of the optimizer's state in their files.
+    #[serde(skip_serializing_if = "MasterWeights::is_default", default)]
+    pub master_weights: MasterWeights,
     /// Batches of an optimizer step, over all ranks, where there are several: the order of the data depends on it. Absent
     /// in runs whose order does not.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -5,6 +5,7 @@ use kiln_data::Position;
 use kiln_model::TransformerConfig;
 
 use super::*;
+use crate::config::MasterWeights;
 use crate::metrics::SourceMetrics;
 
 mod limits;
@@ -46,6 +47,7 @@ fn snapshot(step: u64) -> Snapshot {
             best: Some(Best { step: 1, loss: 2.25, score: None }),
             patience: Some(Patience { metric: crate::config::BestMetric::Loss, value: Some(0.1), validations: 2 }),
             frozen: Vec::new(),
+            master_weights: MasterWeights::F32,
         },
         model: TransformerConfig { source_vocab_size: 10, target_vocab_size: 10, ..TransformerConfig::tiny() },
         files: vec![

@@ -1,21 +1,23 @@
 //! Writing: fills a temporary folder, syncs it, writes the manifest last, then renames the folder.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use kiln_data::files::replace::{remove_dir_if_there, rename, replace_file, sync_dir, write_synced};
 use kiln_interchange::tensor_file::{TensorHead, usual_threads, write_tensors};
-use kiln_model::{FloatType, LazyTensor, TransformerConfig};
+use kiln_model::{Elements, FloatType, LazyTensor, TransformerConfig};
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::manifest::{Manifest, ManifestFile};
 use super::{
     CheckpointError, Checkpoints, EMA_FILE, FORMAT, MANIFEST_FILE, MODEL_CONFIG_FILE, MODEL_FILE, NamedState,
-    NamedTensor, OPTIMIZER_FILE, OUTER_FILE, Pointer, Replicas, STATE_FILE, Snapshot, StoredFile, Weights, folder_name,
-    replica_file, states,
+    NamedTensor, OPTIMIZER_FILE, OUTER_FILE, Pointer, Replicas, STATE_FILE, Snapshot, StoredFile, TrainerState,
+    Weights, folder_name, replica_file, states,
 };
+use crate::config::MasterWeights;
 
 impl Checkpoints {
     /// Writes `snapshot` and moves the pointer `last` to it; with `is_best`, `best` too. Returns its folder.
@@ -35,7 +37,10 @@ impl Checkpoints {
 
     /// Writes a checkpoint of `weights` only, and moves the pointer `last` to it. Returns its folder.
     pub fn save_weights(&self, weights: &Weights) -> Result<PathBuf, CheckpointError> {
-        self.write_folder(weights.step, |folder| folder.put_weights(&weights.weights, &weights.model, &weights.files))
+        self.write_folder(weights.step, |folder| {
+            folder.put_named(MODEL_FILE, &weights.weights, |_| FloatType::F32)?;
+            folder.put_files(&weights.model, &weights.files)
+        })
     }
 
     /// Does the same as [`Self::save_weights`] with weights that are read one by one. Weights of 16 bits stay so.
@@ -47,7 +52,7 @@ impl Checkpoints {
         files: &[StoredFile],
     ) -> Result<PathBuf, CheckpointError> {
         self.write_folder(step, |folder| {
-            let heads: Vec<_> = weights.iter().map(head_of).collect();
+            let heads: Vec<_> = weights.iter().map(|it| head(&it.name, it.float_type, &it.shape)).collect();
             folder.put_tensors(MODEL_FILE, &heads, |i| weights[i].elements())?;
             folder.put_files(model, files)
         })
@@ -131,28 +136,23 @@ impl<'a> NewFolder<'a> {
     }
 
     fn put_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), CheckpointError> {
-        self.put_weights(&snapshot.weights, &snapshot.model, &snapshot.files)?;
-        self.put_states(OPTIMIZER_FILE, &snapshot.optimizer)?;
+        let TrainerState { master_weights, frozen, .. } = &snapshot.state;
+        let trained = if *master_weights == MasterWeights::Bf16 { FloatType::Bf16 } else { FloatType::F32 };
+        let type_of = |name: &str| if frozen.iter().any(|path| path == name) { FloatType::F32 } else { trained };
+        self.put_named(MODEL_FILE, &snapshot.weights, type_of)?;
+        self.put_files(&snapshot.model, &snapshot.files)?;
+        self.put_states(OPTIMIZER_FILE, &snapshot.optimizer, trained)?;
         if let Some(average) = &snapshot.ema {
-            self.put_named(EMA_FILE, average)?;
+            self.put_named(EMA_FILE, average, |_| FloatType::F32)?;
         }
+
         if let Some(Replicas { momentum, other_states }) = &snapshot.replicas {
-            self.put_named(OUTER_FILE, momentum)?;
+            self.put_named(OUTER_FILE, momentum, |_| FloatType::F32)?;
             for (replica, states) in (1..).zip(other_states) {
-                self.put_states(&replica_file(replica), states)?;
+                self.put_states(&replica_file(replica), states, trained)?;
             }
         }
         self.put(STATE_FILE, &json(&snapshot.state))
-    }
-
-    fn put_weights(
-        &mut self,
-        weights: &[NamedTensor],
-        model: &TransformerConfig,
-        files: &[StoredFile],
-    ) -> Result<(), CheckpointError> {
-        self.put_named(MODEL_FILE, weights)?;
-        self.put_files(model, files)
     }
 
     fn put_files(&mut self, model: &TransformerConfig, files: &[StoredFile]) -> Result<(), CheckpointError> {
@@ -160,17 +160,29 @@ impl<'a> NewFolder<'a> {
         files.iter().try_for_each(|file| self.put(&file.name, &file.bytes))
     }
 
-    /// Puts tensors in memory into the file `name`.
-    fn put_named(&mut self, name: &str, tensors: &[NamedTensor]) -> Result<(), CheckpointError> {
-        let heads: Vec<_> = tensors.iter().map(|tensor| f32_head(tensor.name.clone(), tensor)).collect();
-        self.put_tensors(name, &heads, |i| bytemuck::cast_slice(&tensors[i].values))
+    /// Puts tensors in memory into the file `name`, each in the type that `type_of` returns for its name. The type has its numbers.
+    fn put_named(
+        &mut self,
+        name: &str,
+        tensors: &[NamedTensor],
+        type_of: impl Fn(&str) -> FloatType,
+    ) -> Result<(), CheckpointError> {
+        let tensors = tensors.iter().map(|tensor| (tensor.name.clone(), type_of(&tensor.name), tensor));
+        self.put_typed(name, &tensors.collect::<Vec<_>>())
     }
 
-    /// Puts the optimizer's states into the file `name`, each before the name of its weight.
-    fn put_states(&mut self, name: &str, states: &[NamedState]) -> Result<(), CheckpointError> {
-        let tensors: Vec<_> = states::in_file(states).collect();
-        let heads: Vec<_> = tensors.iter().map(|(name, tensor)| f32_head(name.clone(), tensor)).collect();
-        self.put_tensors(name, &heads, |i| bytemuck::cast_slice(&tensors[i].1.values))
+    /// Puts the optimizer's states into the file `name`, each before the name of its weight and in a type that has its numbers.
+    fn put_states(&mut self, name: &str, states: &[NamedState], of: FloatType) -> Result<(), CheckpointError> {
+        let tensors: Vec<_> = states::in_file(states).map(|(name, tensor)| (name, of, tensor)).collect();
+        self.put_typed(name, &tensors)
+    }
+
+    fn put_typed(&mut self, name: &str, tensors: &[(String, FloatType, &NamedTensor)]) -> Result<(), CheckpointError> {
+        let heads: Vec<_> = tensors.iter().map(|(name, of, tensor)| head(name, *of, &tensor.shape)).collect();
+        self.put_tensors(name, &heads, |i| match &tensors[i] {
+            (_, FloatType::F32, tensor) => Cow::Borrowed(bytemuck::cast_slice(&tensor.values)),
+            (_, of, tensor) => Cow::<[u8]>::Owned(Elements::rounded(&tensor.values, *of).as_ref().to_vec()),
+        })
     }
 
     /// Puts the tensors `heads` into the file `name`. `read` returns the elements of one of them.
@@ -218,17 +230,13 @@ impl<'a> NewFolder<'a> {
     }
 }
 
-fn f32_head(name: String, tensor: &NamedTensor) -> TensorHead {
-    TensorHead { name, dtype: Dtype::F32, shape: tensor.shape.clone() }
-}
-
-fn head_of(tensor: &LazyTensor<'_>) -> TensorHead {
-    let dtype = match tensor.float_type {
+fn head(name: &str, of: FloatType, shape: &[usize]) -> TensorHead {
+    let dtype = match of {
         FloatType::F32 => Dtype::F32,
         FloatType::F16 => Dtype::F16,
         FloatType::Bf16 => Dtype::BF16,
     };
-    TensorHead { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() }
+    TensorHead { name: name.to_owned(), dtype, shape: shape.to_vec() }
 }
 
 fn json(value: &impl Serialize) -> Vec<u8> {

@@ -1,10 +1,13 @@
 //! Choices of a run about the numbers, kernels and memory of its device.
 
+use burn::tensor::FloatDType;
 use kiln_kernels::{F32Products as Products, KernelChoice, Settings};
 use kiln_model::ActivationCheckpointing;
 use serde::{Deserialize, Serialize};
 
-/// Compute precision. Master weights and optimizer state are always f32.
+use super::{Config, OptimizerChoice};
+
+/// Compute precision. [`MasterWeights`] is the precision of what the optimizer keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
@@ -19,6 +22,55 @@ pub enum Precision {
     /// As bfloat16, but the products of layers and their gradients take operands in FP8. GPUs since Hopper; a CPU computes in f32 with
     /// operands rounded to FP8, for tests.
     Fp8,
+}
+
+/// Precision of master weights and of the optimizer's state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MasterWeights {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// bfloat16, rounded stochastically. The model computes with the master weights.
+    Bf16,
+}
+
+impl MasterWeights {
+    /// Returns the choice of a run whose optimizer keeps numbers of `dtype`.
+    pub(crate) fn of(dtype: FloatDType) -> Self {
+        if dtype == FloatDType::BF16 { Self::Bf16 } else { Self::F32 }
+    }
+
+    /// Returns whether this is the choice of a run that says nothing.
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns what is wrong with this choice in a run of `config`.
+    pub(super) fn problem(self, config: &Config) -> Option<String> {
+        let train = &config.train;
+        let (why, remedy) = match (train.precision, train.optimizer) {
+            _ if self == Self::F32 => return None,
+            (Precision::F32, _) => (
+                "is for models that compute in bf16, but train.precision = \"f32\" keeps all digits",
+                "set train.precision = \"bf16\" or \"fp8\"",
+            ),
+            (Precision::Fp16, _) => (
+                "is for models that compute in bf16, but train.precision = \"fp16\" needs master weights with more digits than fp16",
+                "set train.precision = \"bf16\" or \"fp8\"",
+            ),
+            (_, OptimizerChoice::Muon) => (
+                "is for AdamW, but train.optimizer = \"muon\" keeps a momentum that is not rounded stochastically",
+                "set train.optimizer = \"adamw\"",
+            ),
+            _ if train.sync_every > 1 => (
+                "keeps changes of single steps, but an outer step (train.sync_every) replaces all weights without stochastic rounding",
+                "set train.sync_every = 1",
+            ),
+            _ => return None,
+        };
+        Some(format!("train.master_weights = \"bf16\" {why}; {remedy}, or train.master_weights = \"f32\""))
+    }
 }
 
 /// `precision = "fp8"`: whose products take operands in FP8.

@@ -4,9 +4,9 @@ use kiln_metrics::units::gib;
 use kiln_model::TransformerConfig;
 use kiln_model::flops::{n_params, n_trained};
 
-use super::Config;
 use super::set_keys::SetKeys;
 use super::task::traits_of;
+use super::{Config, MasterWeights};
 
 /// A machine to train on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,8 @@ pub(super) fn too_large(config: &Config, machine: Machine, set: &SetKeys) -> Opt
         0 if config.tokenizer.path.is_none() => config.tokenizer.vocab_size,
         size => size,
     };
-    let needed = state_bytes(&config.model.clone().with_vocab_size(vocabulary), machine.is_cpu);
+    let is_rounded = config.train.master_weights == MasterWeights::Bf16;
+    let needed = state_bytes(&config.model.clone().with_vocab_size(vocabulary), machine.is_cpu, is_rounded);
     (needed > memory).then(|| {
         let key = KEYS.into_iter().find(|key| set.contains(key)).unwrap_or("model");
         format!(
@@ -81,12 +82,14 @@ pub(super) fn too_large(config: &Config, machine: Machine, set: &SetKeys) -> Opt
 }
 
 /// Bytes of weights, gradients, master weights and optimizer state, and of a table of sines.
-fn state_bytes(model: &TransformerConfig, is_cpu: bool) -> u64 {
-    let element: u64 = if is_cpu { 4 } else { 2 };
+fn state_bytes(model: &TransformerConfig, is_cpu: bool, is_rounded: bool) -> u64 {
+    let element: u64 = if is_cpu && !is_rounded { 4 } else { 2 };
+    // Both moments, and masters that are not the weights.
+    let of_optimizer = if is_rounded { 4 } else { 12 };
     let table = 4 * (model.max_positions as u64) * model.d_model as u64;
     let sines = if model.positions.are_sines() { table } else { 0 };
     let (all, trained) = (n_params(model).total(), n_trained(model));
-    all.saturating_mul(element).saturating_add(trained.saturating_mul(element + 12)).saturating_add(sines)
+    all.saturating_mul(element).saturating_add(trained.saturating_mul(element + of_optimizer)).saturating_add(sines)
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub use builder::ConfigBuilder;
 pub use byte_size::ByteSize;
 pub use cache_limit::RemovedSwitch;
 pub use choices::{LostReplicas, NonFinite, OptimizerChoice};
-pub use device::{Capture, Checkpointing, F32Products, Fp8Layers, Kernels, Precision};
+pub use device::{Capture, Checkpointing, F32Products, Fp8Layers, Kernels, MasterWeights, Precision};
 pub(crate) use device::{computed_again, fewer_activations};
 pub use generate::{EarlyStopping, GenerateConfig, LengthNormalization, SpecialTokens};
 pub use kiln_data::Task;
@@ -188,6 +188,9 @@ pub struct TrainConfig {
     pub max_minutes: f64,
     /// Compute precision; `auto` is bf16 on CUDA and f32 on the CPU.
     pub precision: Precision,
+    /// Precision of master weights and of the optimizer's state: `f32`; or `bf16`, rounded stochastically, for half the memory of weights,
+    /// gradients and state. For AdamW.
+    pub master_weights: MasterWeights,
     /// GPU, `precision = "f32"`: how products multiply, also in attention. `f32`: with the accuracy of f32, as PyTorch does unless told
     /// otherwise. `tf32`: rounded to TF32, 11 significant bits, for the tensor cores.
     pub f32_products: F32Products,
@@ -310,6 +313,7 @@ impl Default for TrainConfig {
             freeze: Vec::new(),
             max_minutes: 0.0,
             precision: Precision::Auto,
+            master_weights: MasterWeights::F32,
             f32_products: F32Products::F32,
             fp8_layers: Fp8Layers::All,
             deterministic: false,

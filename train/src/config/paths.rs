@@ -1,16 +1,20 @@
 //! Looks for the files that a configuration names, so that a missing one is reported with the other mistakes.
 
 use std::fs;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::slice;
 
-use kiln_data::files::read_text;
+use kiln_data::files::{open_file, read_line};
 use kiln_data::terminal::shell_path;
 use kiln_data::{Split, Task};
 
 use super::Config;
 use super::suggest::nearest;
 use super::task::{Reads, traits_of};
+
+/// The longest line that is looked at.
+const MOST_BYTES_OF_LINE: u64 = 1 << 20;
 
 /// Returns a problem for each named file that is not there. Each begins with its key.
 pub(super) fn missing(config: &Config) -> Vec<String> {
@@ -45,7 +49,7 @@ pub(super) fn missing(config: &Config) -> Vec<String> {
         let error = fs::metadata(&file).err()?;
         let reason = error.to_string();
         let reason = reason.split(" (os error").next().unwrap_or_default();
-        let hint = words_with_tags(config.task, &file).or_else(|| listed(key, &file)).unwrap_or_else(|| near(&file));
+        let hint = lines_with_labels(config.task, &file).or_else(|| listed(key, &file)).unwrap_or_else(|| near(&file));
         Some(format!("{key} names {}: {reason}{hint}", file.display()))
     };
     named.into_iter().filter_map(problem).collect()
@@ -59,21 +63,33 @@ fn parallel(entry: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Returns the command that joins two files of words and tags, each a sentence per line, if a tagger gets the names of both.
-fn words_with_tags(task: Task, file: &Path) -> Option<String> {
+/// Returns the command that joins two files with a line per row, if one has words and the other one their tags, or texts and their classes.
+fn lines_with_labels(task: Task, file: &Path) -> Option<String> {
     let name = file.to_string_lossy();
-    let (words, tags) = name.split_once(',').filter(|_| task == Task::Tagging)?;
-    let first_line = |name: &str| Some(read_text(Path::new(name.trim())).ok()?.lines().next()?.to_owned());
-    let (first, first_tags) = (first_line(words)?, first_line(tags)?);
-    let is_even = first.split_whitespace().count() == first_tags.split_whitespace().count();
-    is_even.then(|| {
-        let program = r#"split("\t") | {tokens: [.[0] | scan("\\S+")], tags: [.[1] | scan("\\S+")]}"#;
-        format!(
-            "; to join lines of words and lines of tags: paste {} {} | jq -cR '{program}' > rows.jsonl\nand train on rows.jsonl",
-            shell_path(Path::new(words.trim())),
-            shell_path(Path::new(tags.trim()))
-        )
-    })
+    let (texts, labels) = name.split_once(',')?;
+    let n_words = |name: &str| Some(first_line(Path::new(name.trim()))?.split_whitespace().count());
+    let (n_of_text, n_of_label) = (n_words(texts)?, n_words(labels)?);
+    let (what, program) = match task {
+        Task::Tagging if n_of_text == n_of_label => {
+            ("words and lines of tags", r#"split("\t") | {tokens: [.[0] | scan("\\S+")], tags: [.[1] | scan("\\S+")]}"#)
+        }
+        Task::Classification if n_of_label < n_of_text => {
+            ("texts and lines of classes", r#"split("\t") | {text: .[0:-1] | join(" "), label: .[-1]}"#)
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "; to join lines of {what}: paste {} {} | jq -cR '{program}' > rows.jsonl\nand train on rows.jsonl",
+        shell_path(Path::new(texts.trim())),
+        shell_path(Path::new(labels.trim()))
+    ))
+}
+
+/// Returns the first line of a file, if it is not too long.
+fn first_line(path: &Path) -> Option<String> {
+    let mut line = Vec::new();
+    read_line(&mut BufReader::new(open_file(path).ok()?), &mut line, MOST_BYTES_OF_LINE).ok()?;
+    String::from_utf8(line).ok()
 }
 
 /// Returns the flags that name several files, if `file` has the names of files with commas between them.

@@ -19,6 +19,7 @@ impl Config {
         self.validate_task(&mut problems);
         self.validate_ending(&mut problems);
         self.validate_freeze(&mut problems);
+        problems.extend(self.train.master_weights.problem(self));
         match reads {
             Reads::Pairs => self.validate_pairs(&mut problems),
             Reads::Text => self.validate_text(&mut problems),

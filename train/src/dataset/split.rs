@@ -63,9 +63,9 @@ pub(super) fn split(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&str
     let by = Deciding::of(&found);
     let stamp = stamp(config, by)?;
     if found != stamp.as_bytes() {
-        let rows = Rows { remedy: remedy_for_few(config), ..Rows::read(config)? };
+        let rows = Rows::read(config)?;
         let rows = if by == Deciding::Records { Rows { read: Vec::new(), ..rows } } else { rows };
-        let written = rows.write(config.data.split, cache_dir);
+        let written = rows.write(config.data.split, cache_dir, || remedy_for_few(config));
         if written.is_err() && config.data.text.is_chat() && traits_of(config.task).reads == Reads::Text {
             // Rows that no conversation can be made of are the reason.
             TextCorpus::open(&config.data.train, &config.data.text)?.read_all().context("data.train")?;
@@ -214,8 +214,6 @@ struct Rows {
     labels: Vec<Vec<String>>,
     /// A sentence about rows that cannot be used.
     bad: Option<String>,
-    /// What makes more rows of the same text.
-    remedy: String,
 }
 
 /// Warns of a split that leaves fewer rows for training than for validation: it is the part for validation.
@@ -238,7 +236,12 @@ fn limit_of(fraction: f64) -> u64 {
 
 /// Refuses a part without rows, of the parts for training and for validation. `keeps_classes`: rows stay for training because of their
 /// classes.
-fn check_parts(split: f64, [n_train, n_valid]: [usize; 2], keeps_classes: bool, remedy: &str) -> Result<()> {
+fn check_parts(
+    split: f64,
+    [n_train, n_valid]: [usize; 2],
+    keeps_classes: bool,
+    remedy: impl FnOnce() -> String,
+) -> Result<()> {
     if n_train > 0 && n_valid > 0 {
         return Ok(());
     }
@@ -254,7 +257,7 @@ fn check_parts(split: f64, [n_train, n_valid]: [usize; 2], keeps_classes: bool, 
              rows or fraction"
         ),
     };
-    Err(kiln_data::Error::Invalid(format!("{found}; {remedy}")).into())
+    Err(kiln_data::Error::Invalid(format!("{found}; {}", remedy())).into())
 }
 
 /// Describes the parts for training and for validation. So many rows stay for training because of their classes.
@@ -334,8 +337,8 @@ impl Rows {
         Ok(rows)
     }
 
-    /// Writes the two parts. Returns sentences about them.
-    fn write(&self, split: f64, cache_dir: &Path) -> Result<Vec<String>> {
+    /// Writes the two parts. Returns sentences about them. `remedy` says what makes more rows of the same text.
+    fn write(&self, split: f64, cache_dir: &Path, remedy: impl FnOnce() -> String) -> Result<Vec<String>> {
         let deciding = if self.read.is_empty() { &self.lines } else { &self.read };
         let hashes: Vec<u64> = deciding.iter().map(|row| HeldOut::hash(row)).collect();
         let limit = match split < 1.0 {
@@ -353,7 +356,7 @@ impl Rows {
             (0..hashes.len()).filter(|row| is_of_valid(*row) == is_valid).collect()
         };
         let (train, valid) = (part(false), part(true));
-        check_parts(split, [train.len(), valid.len()], !kept.is_empty(), &self.remedy)?;
+        check_parts(split, [train.len(), valid.len()], !kept.is_empty(), remedy)?;
         for (name, part) in [(TRAIN, &train), (VALID, &valid)] {
             let path = cache_dir.join(name);
             let lines: Vec<&str> = part.iter().map(|row| self.lines[*row].as_str()).collect();

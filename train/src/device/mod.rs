@@ -22,7 +22,7 @@ pub use kernels::{KERNEL_FILE, KERNEL_FILE_VARIABLE, kernel_folder, take_kernel_
 pub(crate) use memory::limited_to;
 pub use memory::{device_memory, live_bytes, machine_of, reserved_bytes};
 pub use peak::{peak_bytes_per_sec, peak_flops_per_sec};
-pub use precision::{PrecisionError, compute_dtype, fp8_layers};
+pub use precision::{PrecisionError, compute_dtype, fp8_layers, training_dtype};
 pub use telemetry::Telemetry;
 pub use upload::{RowSources, Uploaded, send_split, upload, upload_split};
 

@@ -1,34 +1,44 @@
-//! The dtype of weights and activations. Master weights, optimizer state, statistics and reductions are always f32.
+//! The dtype of weights and activations. Statistics and reductions are always f32.
 
 use burn::tensor::{DType, Device, FloatDType};
 use kiln_kernels::{KernelSet, has_kernels, is_cuda, product_kernels};
 use kiln_model::{Fp8Layers, TransformerConfig};
 use thiserror::Error;
 
-use crate::config::{Precision, TrainConfig};
+use crate::config::{MasterWeights, Precision, TrainConfig};
 
 /// The device does not support the requested precision.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("train.precision = \"{wanted}\" is not supported by this device ({who}); use {instead}")]
+#[error("{key} = \"{wanted}\" is not supported by this device ({who}); use {instead}")]
 pub struct PrecisionError {
+    key: &'static str,
     wanted: &'static str,
     who: &'static str,
     instead: &'static str,
 }
 
-const NO_BF16: PrecisionError =
-    PrecisionError { wanted: "bf16", who: "GPUs since Ampere support it", instead: "\"fp16\", \"f32\" or \"auto\"" };
+const NO_BF16: PrecisionError = PrecisionError {
+    key: "train.precision",
+    wanted: "bf16",
+    who: "GPUs since Ampere support it",
+    instead: "\"fp16\", \"f32\" or \"auto\"",
+};
 const NO_KERNELS_BF16: PrecisionError = PrecisionError {
+    key: "train.precision",
     wanted: "bf16",
     who: "Kiln has no kernels for it, so it computes in f32",
     instead: "\"f32\" or \"auto\"",
 };
 const NO_KERNELS_FP16: PrecisionError = PrecisionError { wanted: "fp16", ..NO_KERNELS_BF16 };
-const NO_FP8: PrecisionError =
-    PrecisionError { wanted: "fp8", who: "GPUs of the Hopper generation support it", instead: "\"bf16\" or \"auto\"" };
+const NO_FP8: PrecisionError = PrecisionError {
+    key: "train.precision",
+    wanted: "fp8",
+    who: "GPUs of the Hopper generation support it",
+    instead: "\"bf16\" or \"auto\"",
+};
 const NO_KERNELS_FP8: PrecisionError = PrecisionError { wanted: "fp8", ..NO_KERNELS_BF16 };
 const NO_FP16: PrecisionError =
-    PrecisionError { wanted: "fp16", who: "GPUs support it", instead: "\"f32\" or \"auto\"" };
+    PrecisionError { key: "train.precision", wanted: "fp16", who: "GPUs support it", instead: "\"f32\" or \"auto\"" };
 
 /// The compute dtype for `precision` on `device`: `auto` is bf16 on a CUDA device that supports it, and f32
 /// elsewhere. Devices without kernels compute in f32 only.
@@ -49,6 +59,20 @@ pub fn compute_dtype(precision: Precision, device: &Device) -> Result<FloatDType
         Precision::Auto if is_cuda(device) && has(DType::BF16) => Ok(FloatDType::BF16),
         Precision::Auto => Ok(FloatDType::F32),
     }
+}
+
+/// The compute dtype of a run by `train` on `device`, which must also support the dtype of its master weights.
+///
+/// # Errors
+/// If the device does not support one of the two.
+pub fn training_dtype(train: &TrainConfig, device: &Device) -> Result<FloatDType, PrecisionError> {
+    let dtype = compute_dtype(train.precision, device)?;
+    let is_exact = train.master_weights == MasterWeights::F32;
+    if is_exact || has_kernels(device) && device.clone().inner().supports_dtype(DType::BF16) {
+        return Ok(dtype);
+    }
+    let key = "train.master_weights";
+    Err(PrecisionError { key, instead: "\"f32\"", ..if has_kernels(device) { NO_BF16 } else { NO_KERNELS_BF16 } })
 }
 
 /// The narrowest model, by `d_model`, for which FP8 was measured to pay (benches/results/2026-11-28-h200-fp8.md).
@@ -86,6 +110,19 @@ mod tests {
         assert!(layers == Fp8Layers::All && note.is_some_and(|note| note.contains("slower than f32")));
         train.precision = Precision::Bf16;
         assert_eq!(fp8_layers(&train, &shape, &cpu), (Fp8Layers::None, None));
+    }
+
+    #[test]
+    fn a_device_of_a_run_needs_the_dtype_of_its_master_weights() {
+        let cpu = Device::flex();
+        for master_weights in [MasterWeights::F32, MasterWeights::Bf16] {
+            let train = TrainConfig { master_weights, ..TrainConfig::default() };
+            assert_eq!(training_dtype(&train, &cpu), Ok(FloatDType::F32));
+            let train = TrainConfig { precision: Precision::Bf16, ..train };
+            assert_eq!(training_dtype(&train, &cpu), Ok(FloatDType::BF16));
+        }
+        let error = PrecisionError { key: "train.master_weights", instead: "\"f32\"", ..NO_KERNELS_BF16 }.to_string();
+        assert!(error.starts_with("train.master_weights = \"bf16\" is not supported"), "{error}");
     }
 
     #[test]

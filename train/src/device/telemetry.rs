@@ -3,15 +3,15 @@
 //! A thread of its own asks the driver (NVML, which is loaded at run time) four times per second, so that a slow answer
 //! delays no step. Without the library nothing is sampled, which is not an error.
 
+#[cfg(feature = "cuda")]
+mod nvml;
+
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, park_timeout};
 use std::time::Duration;
 
 use burn::tensor::Device;
-use nvml_wrapper::Nvml;
-use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 
 use super::host_use::Counters;
 use super::memory::HostPeaks;
@@ -54,8 +54,12 @@ struct Shared {
 impl Telemetry {
     /// Starts to sample. On the CPU, only the process and the machine.
     pub fn start(device: &Device) -> Self {
-        let address = gpu_address(device);
-        Self::with_source(move || address.and_then(|address| nvml_source(&address)))
+        #[cfg(feature = "cuda")]
+        if let Some(address) = gpu_address(device) {
+            return Self::with_source(move || nvml::open(&address));
+        }
+        let _ = device;
+        Self::with_source(|| None)
     }
 
     /// Starts a thread that opens a source and samples it.
@@ -166,38 +170,10 @@ impl Sums {
 }
 
 /// Returns the address of the device's card on the PCI bus; `None` on the CPU. NVML numbers the cards otherwise than CUDA.
+#[cfg(feature = "cuda")]
 fn gpu_address(device: &Device) -> Option<String> {
-    #[cfg(feature = "cuda")]
-    if !super::is_cpu(device) {
-        return Some(device.clone().inner().identity()?.physical?.pci_address?.to_string());
-    }
-    let _ = device;
-    None
-}
-
-/// Opens NVML for the card at `address`; `None` without the library or the card.
-fn nvml_source(address: &str) -> Option<Source> {
-    let nvml = Nvml::init().ok()?;
-    nvml.device_by_pci_bus_id(address).ok()?;
-    let address = address.to_owned();
-    Some(Box::new(move || {
-        let device = nvml.device_by_pci_bus_id(address.as_str()).ok()?;
-        let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
-        let slowed = ThrottleReasons::SW_POWER_CAP
-            | ThrottleReasons::HW_SLOWDOWN
-            | ThrottleReasons::SW_THERMAL_SLOWDOWN
-            | ThrottleReasons::HW_THERMAL_SLOWDOWN
-            | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN;
-        Some(Sample {
-            busy_share: device.utilization_rates().ok().map(|rates| f64::from(rates.gpu) / 100.0),
-            power_w: device.power_usage().ok().map(watts),
-            power_limit_w: device.enforced_power_limit().ok().map(watts),
-            sm_clock_mhz: device.clock_info(Clock::SM).ok().map(f64::from),
-            max_sm_clock_mhz: device.max_clock_info(Clock::SM).ok().map(f64::from),
-            temperature_c: device.temperature(TemperatureSensor::Gpu).ok().map(f64::from),
-            throttled: device.current_throttle_reasons().ok().map(|why| f64::from(u8::from(why.intersects(slowed)))),
-        })
-    }))
+    let identity = (!super::is_cpu(device)).then(|| device.clone().inner().identity())??;
+    Some(identity.physical?.pci_address?.to_string())
 }
 
 fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
@@ -238,7 +214,5 @@ mod tests {
     fn a_machine_without_a_gpu_has_no_values_and_no_error() {
         let mut telemetry = Telemetry::start(&Device::flex());
         assert_eq!(telemetry.take().2, None);
-        // No card has this address, whether there is a driver or not.
-        assert!(nvml_source("ffff:ff:1f.7").is_none());
     }
 }

@@ -1,8 +1,8 @@
 //! AdamW (Loshchilov and Hutter 2019) as an [`Optimizer`]: the kernels are in `kiln_kernels::optim`.
 
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 use kiln_kernels::collective::Communicator;
-use kiln_kernels::optim::{AdamWHyper, AdamWState, Flat, StepNumbers, adamw_step};
+use kiln_kernels::optim::{AdamWHyper, AdamWState, Flat, Rounding, StepNumbers, adamw_step, adamw_step_rounded};
 
 use super::optimizer::{Cut, Optimizer, Overlapped, Section, SectionState};
 use crate::config::OptimConfig;
@@ -11,13 +11,20 @@ use crate::config::OptimConfig;
 #[derive(Debug, Clone, Copy)]
 pub struct AdamW {
     hyper: AdamWHyper,
+    /// Seed of the random bits that round master weights and moments to bf16; `None` if they are f32.
+    rounding: Option<u64>,
 }
 
 impl AdamW {
-    /// Takes the hyperparameters of `config`.
+    /// Takes the hyperparameters of `config`. Master weights and moments are f32.
     pub(crate) fn new(config: &OptimConfig) -> Self {
         let OptimConfig { beta1, beta2, eps, weight_decay, .. } = *config;
-        Self { hyper: AdamWHyper { beta1, beta2, eps, weight_decay, n_decayed: 0 } }
+        Self { hyper: AdamWHyper { beta1, beta2, eps, weight_decay, n_decayed: 0 }, rounding: None }
+    }
+
+    /// Keeps master weights and moments in bf16. Random bits of `seed` round them.
+    pub(crate) fn rounded(self, seed: u64) -> Self {
+        Self { rounding: Some(seed), ..self }
     }
 
     fn hyper(&self, section: &Section) -> AdamWHyper {
@@ -30,6 +37,10 @@ impl Optimizer for AdamW {
         &["m", "v"]
     }
 
+    fn state_dtype(&self) -> FloatDType {
+        if self.rounding.is_some() { FloatDType::BF16 } else { FloatDType::F32 }
+    }
+
     fn cut(&self) -> Cut {
         Cut::Elements
     }
@@ -39,11 +50,15 @@ impl Optimizer for AdamW {
     }
 
     fn step(&self, section: &Section, state: SectionState, gradient: Flat, numbers: &StepNumbers) -> SectionState {
-        from_kernels(adamw_step(for_kernels(state), gradient, numbers, &self.hyper(section)))
+        let (state, hyper) = (for_kernels(state), self.hyper(section));
+        from_kernels(match self.rounding {
+            None => adamw_step(state, gradient, numbers, &hyper),
+            Some(seed) => adamw_step_rounded(state, gradient, numbers, &hyper, Rounding { seed, first: section.first }),
+        })
     }
 
     fn overlapped(&self) -> Option<&dyn Overlapped> {
-        Some(self)
+        self.rounding.is_none().then_some(self as &dyn Overlapped)
     }
 }
 

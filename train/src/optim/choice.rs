@@ -6,12 +6,16 @@ use burn::tensor::FloatDType;
 
 use super::transfer::Transfer;
 use super::{AdamW, Group, Groups, Muon, Optimizer, ParamEntry};
-use crate::config::{Config, OptimizerChoice};
+use crate::config::{Config, MasterWeights, OptimizerChoice};
 
 impl Groups {
     /// The groups of a run that computes in `dtype`.
     pub fn of(config: &Config, dtype: FloatDType) -> Self {
-        let adamw = AdamW::new(&config.optim);
+        let exact = AdamW::new(&config.optim);
+        let adamw = match config.train.master_weights {
+            MasterWeights::F32 => exact,
+            MasterWeights::Bf16 => exact.rounded(config.seed),
+        };
         let transfer = Transfer::of(config);
         match config.train.optimizer {
             OptimizerChoice::Adamw => match transfer {

@@ -1,7 +1,7 @@
 //! Exponential moving average of the weights (Polyak and Juditsky 1992; with the warm-up of TensorFlow's
 //! `ExponentialMovingAverage`).
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 use kiln_kernels::optim::{StepNumbers, is_updated_in_place};
 
 use super::Slices;
@@ -15,10 +15,10 @@ pub struct Ema {
 }
 
 impl Ema {
-    /// Starts from `master` (`[n]`, f32), or goes on from the average of an earlier run.
+    /// Starts from `master` (`[n]`, any float dtype), or goes on from the average of an earlier run.
     pub(crate) fn new(decay: f64, master: &Tensor<1>) -> Self {
         // A copy: the optimizer overwrites its weights.
-        Self { decay, weights: master.clone() * 1.0 }
+        Self { decay, weights: master.clone().cast(FloatDType::F32) * 1.0 }
     }
 
     /// Keeps only this rank's slice.
@@ -31,12 +31,12 @@ impl Ema {
     /// changes nothing.
     ///
     /// # Shapes
-    /// - `master`: as the average, f32
+    /// - `master`: as the average, any float dtype
     pub(crate) fn update(&mut self, step: u64, master: &Tensor<1>, numbers: &StepNumbers) {
         let [n] = self.weights.dims();
         let share = (1.0 - decay_at(step, self.decay)) as f32;
         let share = (numbers.taken() * share).expand([n]);
-        self.weights = self.weights.clone() + (master.clone() - self.weights.clone()) * share;
+        self.weights = self.weights.clone() + (master.clone().cast(FloatDType::F32) - self.weights.clone()) * share;
         flush_before_next_step(&master.device());
     }
 

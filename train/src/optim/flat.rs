@@ -1,4 +1,4 @@
-//! The optimizer of a model over one flat tensor of all parameters. It owns f32 master weights and the named state of each group's
+//! The optimizer of a model over one flat tensor of all parameters. It owns master weights and the named state of each group's
 //! [`Optimizer`](super::Optimizer), and shares weights of the compute dtype with the module.
 
 mod state;
@@ -73,14 +73,14 @@ impl FlatOptimizer {
 
     /// Starts from flat f32 master weights, laid out by a `table` of the setup's groups, with a state of zeros.
     pub(crate) fn started(table: ParamTable, master: Tensor<1>, setup: Setup, dtype: FloatDType) -> Self {
-        let device = master.device();
-        let zeros = |slot: StateSlot| Tensor::zeros([slot.range.len()], (&device, DType::F32));
+        let (device, state_dtype) = (master.device(), DType::from(setup.groups.state_dtype()));
+        let zeros = |slot: StateSlot| Tensor::zeros([slot.range.len()], (&device, state_dtype));
         let named = setup.groups.slots(&table).into_iter().map(zeros).collect();
         Self::restored(table, (master, named), setup, dtype)
     }
 
-    /// Restores an optimizer from flat f32 tensors: master weights, and the state by [`Groups::slots`]. The setup's groups have laid out
-    /// the `table`.
+    /// Restores an optimizer from flat tensors: master weights, and the state by [`Groups::slots`]. They take the dtype that the setup's
+    /// groups keep. These groups have laid out the `table`.
     ///
     /// # Panics
     /// If a tensor does not have the length of its part of the table.
@@ -98,7 +98,9 @@ impl FlatOptimizer {
             assert_eq!(tensor.dims(), [slot.range.len()], "restored {}", slot.name);
         }
 
-        let device = master.device();
+        let (device, state_dtype) = (master.device(), groups.state_dtype());
+        let master = master.cast(state_dtype);
+        let named = named.into_iter().map(|tensor| tensor.cast(state_dtype)).collect();
         let policy = StepPolicy { max_norm: max_grad_norm, scaling, stops };
         let sections = table.sections(&(0..table.flat_len()));
         let mut optimizer = Self {
@@ -135,9 +137,16 @@ impl FlatOptimizer {
     pub(crate) fn sharded(mut self, slices: &Slices) -> Self {
         let FlatState { master, weights, named } = self.state.take().expect("a state between steps");
         let (own, device) = (slices.own(), master.device());
-        // The optimizer overwrites the masters in place, so the weights need a buffer of their own in f32, too.
-        let weights = weights.unwrap_or_else(|| master.clone() * 1.0);
-        let master = master.slice([own.clone()]) * 1.0;
+        // Masters in bf16 are the weights: a step changes its slice of them.
+        let are_weights = weights.is_none() && self.groups.state_dtype() == FloatDType::BF16;
+        let (master, weights) = match weights {
+            None if are_weights => (view(&master, own.start, [own.len()]), master),
+            // The optimizer overwrites the masters in place, so the weights need a buffer of their own in f32, too.
+            weights => {
+                let weights = weights.unwrap_or_else(|| master.clone() * 1.0);
+                (master.slice([own.clone()]) * 1.0, weights)
+            }
+        };
         let part = |(whole, slot): (Option<Tensor<1>>, StateSlot)| {
             let (start, end) = (own.start.max(slot.range.start), own.end.min(slot.range.end));
             let part = start.saturating_sub(slot.range.start)..end.saturating_sub(slot.range.start);
@@ -145,8 +154,8 @@ impl FlatOptimizer {
         };
         let named = named.into_iter().zip(self.groups.slots(&self.table)).map(part).collect();
 
-        let own_weights = view(&weights, own.start, [own.len()]);
-        self.state = Some(FlatState { master, weights: Some(own_weights), named });
+        let own_weights = (!are_weights).then(|| view(&weights, own.start, [own.len()]));
+        self.state = Some(FlatState { master, weights: own_weights, named });
         self.all_weights = Some(weights);
         self.sections = self.table.sections(&own);
         self.look_ahead(&device);

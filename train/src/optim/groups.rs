@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use burn::tensor::FloatDType;
+
 use super::{Optimizer, ParamEntry, ParamTable};
 
 /// Parameters with an optimizer and a learning rate of their own.
@@ -33,8 +35,19 @@ pub struct StateSlot {
 
 impl Groups {
     /// Makes groups of a list, the last of which must take everything that is left.
+    ///
+    /// # Panics
+    /// If their optimizers keep master weights of different dtypes.
     pub(crate) fn new(groups: Vec<Group>) -> Self {
+        let mut dtypes = groups.iter().map(|group| group.optimizer.state_dtype());
+        let first = dtypes.next().expect("a group");
+        assert!(dtypes.all(|dtype| dtype == first), "optimizers with master weights of one dtype");
         Self(groups.into())
+    }
+
+    /// Dtype of the master weights and of the state.
+    pub(crate) fn state_dtype(&self) -> FloatDType {
+        self.0[0].optimizer.state_dtype()
     }
 
     /// One optimizer for all parameters.

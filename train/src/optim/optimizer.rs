@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 use kiln_kernels::collective::Communicator;
 use kiln_kernels::optim::{Flat, Place, StepNumbers, is_updated_in_place, overwrite};
 
@@ -24,8 +24,13 @@ pub enum Cut {
 
 /// The rule that updates parameters from their gradients.
 pub trait Optimizer: Debug + Send + Sync {
-    /// Names of the tensors that it keeps, without dots. Each is f32, has a number for each parameter and begins with zeros.
+    /// Names of the tensors that it keeps, without dots. Each has a number for each parameter and begins with zeros.
     fn state(&self) -> &'static [&'static str];
+
+    /// Dtype of the tensors that it keeps and of its master weights: f32, or bf16 if its step rounds them stochastically.
+    fn state_dtype(&self) -> FloatDType {
+        FloatDType::F32
+    }
 
     /// Where its parameters may be cut.
     fn cut(&self) -> Cut;
@@ -74,6 +79,8 @@ pub struct Section {
     pub(crate) group: usize,
     /// Its elements, counted from the start of the rank's slice.
     pub(crate) range: Range<usize>,
+    /// Its first element, counted from the start of the flat tensor of all ranks.
+    pub(crate) first: usize,
     /// Elements of the section before this one have weight decay.
     pub(crate) n_decayed: usize,
     /// The whole matrices in it, by offset in the section.
@@ -111,11 +118,11 @@ impl Section {
 /// What a step changes.
 #[derive(Debug, Clone)]
 pub struct SectionState {
-    /// Master weights, f32.
+    /// Master weights, in [`Optimizer::state_dtype`].
     pub(crate) master: Tensor<1>,
-    /// The master weights rounded to the dtype that the model computes in; `None` if it computes with the masters.
+    /// The master weights in the dtype that the model computes in; `None` if it computes with the masters.
     pub(crate) weights: Option<Tensor<1>>,
-    /// The tensors of [`Optimizer::state`], in its order, f32.
+    /// The tensors of [`Optimizer::state`], in its order and in [`Optimizer::state_dtype`].
     pub(crate) named: Vec<Tensor<1>>,
 }
 

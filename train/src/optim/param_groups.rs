@@ -163,6 +163,7 @@ impl ParamTable {
             (!range.is_empty()).then(|| Section {
                 group,
                 range: range.start - own.start..range.end - own.start,
+                first: range.start,
                 n_decayed: decayed.clamp(range.start, range.end) - range.start,
                 matrices,
             })

@@ -5,7 +5,7 @@ use kiln_data::Shape;
 use kiln_model::ActivationCheckpointing;
 use kiln_model::flops::{TrainBytes, TrainSetting, train_bytes};
 
-use crate::config::Config;
+use crate::config::{Config, MasterWeights};
 use crate::optim::Groups;
 
 /// What decides the memory of a run, apart from configuration, device and batch.
@@ -30,6 +30,7 @@ impl Need {
             accumulates: train.grad_accum_steps > 1 || splits > 1,
             masked_share: config.masked_share(),
             n_ranks: self.n_devices as u64,
+            bf16_state: train.master_weights == MasterWeights::Bf16,
             optimizer_state: Groups::state_sizes(config),
             shards_optimizer: self.n_devices > 1 && train.shard_optimizer && train.sync_every <= 1,
             takes_local_steps: train.sync_every > 1,
@@ -69,6 +70,17 @@ mod tests {
         assert_eq!(need(&config, 1), one, "one device has nothing to shard");
         let two = need(&config, 2);
         assert!(two.optimizer_state < one.optimizer_state && two.exchange > 0 && two.weights > 0, "{two:?}");
+    }
+
+    #[test]
+    fn a_run_with_master_weights_in_bf16_needs_half_the_memory_for_its_state() {
+        let mut config = presets::numbers();
+        config.model = config.model.with_vocab_size(1000);
+        let shape = Shape { batch_size: 1, source_len: 4, target_len: 4 };
+        let need = Need { dtype: FloatDType::BF16, n_devices: 1, checkpointing: ActivationCheckpointing::Off };
+        let exact = need.of(&config, &Device::flex(), shape).state();
+        config.train.master_weights = MasterWeights::Bf16;
+        assert_eq!(2 * need.of(&config, &Device::flex(), shape).state(), exact);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::need::Need;
 use super::shapes;
 use crate::config::{Config, computed_again, fewer_activations, size, there_is};
 use crate::dataset::RunData;
-use crate::device::{compute_dtype, device_name, is_cpu, machine_of};
+use crate::device::{device_name, is_cpu, machine_of, training_dtype};
 
 /// Fewer rows are hardly what somebody wants to train on, unless they are long.
 const FEW_ROWS: u64 = 20;
@@ -109,7 +109,7 @@ impl Plan {
         may_split: bool,
         done: Done,
     ) -> Result<Self> {
-        let dtype = compute_dtype(config.train.precision, device)?;
+        let dtype = training_dtype(&config.train, device)?;
         let bytes_with = |shape, checkpointing| {
             let need = Need { dtype, n_devices, checkpointing };
             need.of(config, device, shape)

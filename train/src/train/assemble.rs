@@ -26,7 +26,7 @@ use crate::checkpoint::{Checkpoints, NamedTensor, Resume, lasting_fields, run_of
 use crate::config::task::traits_of;
 use crate::config::{Config, LostReplicas, Precision};
 use crate::dataset::Vocabulary;
-use crate::device::{compute_dtype, fp8_layers, peak_flops_per_sec};
+use crate::device::{fp8_layers, peak_flops_per_sec, training_dtype};
 use crate::eval::{Hiding, Init, Masking, Model};
 use crate::optim::ParamEntry;
 
@@ -136,7 +136,7 @@ fn dtype_of<M: Model>(config: &Config, device: &Device) -> Result<FloatDType> {
         config.train.precision != Precision::Fp8 || M::HAS_FP8,
         "train.precision = \"fp8\": this model does not say which of its layers can (kiln::Model::with_fp8_layers); use \"bf16\""
     );
-    Ok(compute_dtype(config.train.precision, device)?)
+    Ok(training_dtype(&config.train, device)?)
 }
 
 /// Returns where the checkpoints come from. Rank 0 alone writes them, unless another one may have to.

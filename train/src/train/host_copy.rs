@@ -11,6 +11,7 @@ use super::state::TrainState;
 use crate::checkpoint::{
     FORMAT, LossScale, ReplicaCounters, Replicas, Snapshot, StoredFile, TrainerState, named_states, named_tensors,
 };
+use crate::config::MasterWeights;
 use crate::eval::Model;
 use crate::metrics::host_sync::waiting;
 use crate::optim::flat::FlatState;
@@ -101,7 +102,8 @@ impl<M: Model> TrainState<M> {
         // Host sync: master weights, the optimizer's state and counters.
         let read = waiting(|| read.try_execute()).context("reading weights and optimizer state from the device")?;
         let mut read = read.into_iter();
-        let mut next = || read.next().expect("as many tensors as were asked for");
+        // On the host all numbers are f32, which has every number of bf16.
+        let mut next = || read.next().expect("as many tensors as were asked for").convert::<f32>();
         let (master, counters) = (next(), Progress::counters(&next()));
         // A slice that has nothing of a group has no numbers of its state.
         let nothing = || TensorData::new(Vec::<f32>::new(), [0]);
@@ -155,6 +157,7 @@ impl<M: Model> TrainState<M> {
                 best: self.best.clone(),
                 patience: self.patience.clone(),
                 frozen: self.optimizer.table().frozen_paths(),
+                master_weights: MasterWeights::of(self.optimizer.groups().state_dtype()),
                 group_size: self.group_size,
                 replicas: replica_counters,
             },

@@ -25,7 +25,7 @@ pub struct TrainState<M = Transformer> {
     pub model: M,
     /// The configured shape of the model, for the checkpoints.
     pub shape: TransformerConfig,
-    /// f32 master weights and the state of their optimizers.
+    /// Master weights and the state of their optimizers.
     pub optimizer: FlatOptimizer,
     /// Averaged weights, if the run keeps them.
     pub ema: Option<Ema>,

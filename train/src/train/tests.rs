@@ -14,6 +14,7 @@ mod measured;
 mod muon;
 mod optimizers;
 mod ranks;
+mod rounded;
 mod sources;
 mod text;
 mod transfer;

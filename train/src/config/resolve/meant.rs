@@ -63,7 +63,8 @@ pub fn meant_by(name: &str) -> Vec<String> {
     let mut meant: Vec<String> = other_name(name).map(str::to_owned).into_iter().collect();
     let is_last = |key: &str| key.rsplit('.').next().is_some_and(|last| squashed(last) == wanted);
     let is_meant = |key: &String| squashed(key) == wanted || is_last(key);
-    let more: Vec<String> = keys.into_iter().filter(|key| is_meant(key) && !meant.contains(key)).collect();
+    let mut more: Vec<String> = keys.into_iter().filter(|key| is_meant(key) && !meant.contains(key)).collect();
+    more.sort_by_key(|key| squashed(key) != wanted);
     meant.extend(more);
     if meant.iter().any(|key| key == "data.text.seq_len") {
         meant.extend(LENGTHS_OF_PAIRS.map(str::to_owned));

@@ -117,7 +117,7 @@ fn unknown_key(key: &str, section: Option<&str>, known: &[(String, Value)]) -> S
             "unknown key {key}: training reads no test text; afterwards, kiln evaluate RUN --data FILE scores it"
         );
     }
-    if let Some(meant) = other_name(last) {
+    if let Some(meant) = other_name(key).or_else(|| other_name(last)) {
         let of_pairs = if meant == "data.text.seq_len" { &LENGTHS_OF_PAIRS[..] } else { &[] };
         let meant = [&[meant], of_pairs].concat().join(" or ");
         return format!("unknown key {key}; did you mean {meant}?");

@@ -37,7 +37,7 @@ pub(super) const LAYERS: [&str; 7] =
 pub(super) const LAYER_KEYS: [&str; 2] = ["model.n_encoder_layers", "model.n_decoder_layers"];
 
 /// Names that other trainers use, and our keys or options.
-pub(super) const OTHER_NAMES: [(&str, &str); 162] = [
+pub(super) const OTHER_NAMES: [(&str, &str); 170] = [
     ("learning_rate", "optim.lr"),
     ("max_lr", "optim.lr"),
     ("warmup", "optim.warmup_steps"),
@@ -200,4 +200,12 @@ pub(super) const OTHER_NAMES: [(&str, &str); 162] = [
     ("num_gpus", "--devices"),
     ("n_gpu", "--devices"),
     ("plain_operators", "--reference-operators"),
+    ("data_path", "data.train"),
+    ("data_file", "data.train"),
+    ("data_files", "data.train"),
+    ("test_size", "data.split"),
+    ("validation_split", "data.split"),
+    ("beta", "train.preference_beta"),
+    ("dpo_beta", "train.preference_beta"),
+    ("batch_type", "loader.batch_tokens"),
 ];

@@ -2,7 +2,9 @@
 
 use kiln_data::Task;
 
-use super::super::{BestMetric, F32Products::Tf32, Precision::Fp16, presets};
+use super::super::{
+    BestMetric, F32Products::Tf32, MasterWeights, OptimizerChoice, Precision, Precision::Fp16, presets,
+};
 use super::*;
 
 /// Returns the problems of `base` after one change.
@@ -65,6 +67,30 @@ fn each_impossible_value_is_one_problem_that_begins_with_its_key() {
         let problems = problems(change);
         assert_eq!(problems.len(), 1, "{key}: {problems:#?}");
         assert!(problems[0].starts_with(key), "{key}: {problems:#?}");
+    }
+}
+
+#[test]
+fn master_weights_in_bf16_are_refused_by_name_where_they_cannot_be_kept() {
+    type Change = fn(&mut Config);
+    let cases: [(&str, Change); 4] = [
+        ("train.precision", |c| c.train.precision = Precision::F32),
+        ("train.precision", |c| c.train.precision = Fp16),
+        ("train.optimizer", |c| c.train.optimizer = OptimizerChoice::Muon),
+        ("train.sync_every", |c| c.train.sync_every = 10),
+    ];
+    for (key, change) in cases {
+        let both = |c: &mut Config| {
+            change(c);
+            c.train.master_weights = MasterWeights::Bf16;
+        };
+        let (found, without) = (problems(both), problems(change));
+        assert!(found.len() == 1 && without.is_empty(), "{found:#?}");
+        assert!(found[0].starts_with("train.master_weights = \"bf16\" ") && found[0].contains(key), "{found:#?}");
+    }
+    for precision in [Precision::Auto, Precision::Bf16, Precision::Fp8] {
+        let rounded = |c: &mut Config| (c.train.precision, c.train.master_weights) = (precision, MasterWeights::Bf16);
+        assert_eq!(problems(rounded), Vec::<String>::new());
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn divide(config: &Config, cache_dir: &Path, note: &mut dyn FnMut(&st
             origins.push(row.file, row.line);
         }
     })?;
-    check_parts(split, [n - n_valid, n_valid], !held_out.kept.is_empty(), &remedy_for_few(config))?;
+    check_parts(split, [n - n_valid, n_valid], !held_out.kept.is_empty(), || remedy_for_few(config))?;
 
     let path = cache_dir.join(VALID);
     replace_file(&path, lines.as_bytes())?;

@@ -18,7 +18,7 @@ fn records(path: &Path) -> Vec<String> {
 
 fn parts(rows: &[String], split: f64) -> [Vec<String>; 2] {
     let folder = tempfile::tempdir().expect("a folder");
-    rows_of(rows).write(split, folder.path()).expect("two parts");
+    rows_of(rows).write(split, folder.path(), String::new).expect("two parts");
     let parts = [TRAIN, VALID].map(|name| folder.path().join(name));
     parts.each_ref().map(|part| {
         let origins = kiln_data::files::read_text(&Origins::path_of(part)).expect("written");
@@ -47,7 +47,7 @@ fn each_class_keeps_a_row_for_training() {
     let split = |labels: &[Vec<String>], split: f64| {
         let folder = tempfile::tempdir().expect("a folder");
         let rows = Rows { labels: labels.to_vec(), ..rows_of(&lines) };
-        let said = rows.write(split, folder.path()).map_err(|error| error.to_string());
+        let said = rows.write(split, folder.path(), String::new).map_err(|error| error.to_string());
         (said, records_if_there(&folder.path().join(TRAIN)), records_if_there(&folder.path().join(VALID)))
     };
     let (said, train, valid) = split(&labels, 0.5);
@@ -134,8 +134,8 @@ fn a_number_of_rows_is_kept_and_copies_are_on_one_side() {
     let train: HashSet<&String> = train.iter().collect();
     assert!(!valid.is_empty() && valid.iter().all(|row| !train.contains(row)));
     let folder = tempfile::tempdir().expect("a folder");
-    let all = rows_of(&rows).write(1000.0, folder.path()).expect_err("nothing to train on").to_string();
+    let all = rows_of(&rows).write(1000.0, folder.path(), String::new).expect_err("nothing to train on").to_string();
     assert!(all.contains("leaves 0 rows for training"), "{all}");
-    let one = rows_of(&[row(0)]).write(0.1, folder.path()).expect_err("one row").to_string();
+    let one = rows_of(&[row(0)]).write(0.1, folder.path(), String::new).expect_err("one row").to_string();
     assert!(one.contains("cannot divide one document") && !one.contains("another number"), "{one}");
 }

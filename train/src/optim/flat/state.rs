@@ -7,17 +7,17 @@ use crate::optim::optimizer::SectionState;
 /// Master weights and state, all of them or one rank's slice.
 #[derive(Debug, Clone)]
 pub struct FlatState {
-    /// Master weights, `[n]`, f32.
+    /// Master weights, `[n]`, in the dtype of [`Optimizer::state_dtype`](crate::optim::Optimizer::state_dtype).
     pub master: Tensor<1>,
-    /// The master weights rounded to the dtype that the model computes in; `None` if it computes with the masters.
+    /// The master weights in the dtype that the model computes in; `None` if it computes with the masters.
     pub(crate) weights: Option<Tensor<1>>,
-    /// The tensors of [`Groups::slots`](crate::optim::Groups::slots), f32; `None` where a slice has nothing of the group.
+    /// The tensors of [`Groups::slots`](crate::optim::Groups::slots), in the same dtype; `None` where a slice has nothing of the group.
     pub named: Vec<Option<Tensor<1>>>,
 }
 
 impl FlatState {
     pub(super) fn new(master: Tensor<1>, named: Vec<Tensor<1>>, dtype: FloatDType) -> Self {
-        let weights = (dtype != FloatDType::F32).then(|| master.clone().cast(dtype));
+        let weights = (master.dtype() != dtype.into()).then(|| master.clone().cast(dtype));
         Self { master, weights, named: named.into_iter().map(Some).collect() }
     }
 
