@@ -71,7 +71,9 @@ pub use corpus::{
     layout_notes, spelled_tokens,
 };
 pub use error::{Error, Result, panic_text};
-pub use formats::{FileFormat, Split, WordColumns, delimiter_of, find_files, is_conll, records_of, way_to_utf8};
+pub use formats::{
+    FileFormat, Split, WordColumns, WordForm, delimiter_of, find_files, is_conll, records_of, way_to_utf8,
+};
 pub use host_batch::{BatchLayout, HostBatch, PairParts, Position, Shape, SourceCount, TextParts};
 pub use loader::{Loader, OnePass, Rank};
 pub use loader_config::{LoaderConfig, round_up};

@@ -178,6 +178,7 @@ pub fn good_checkpoint() -> PathBuf {
                     best: None,
                     patience: None,
                     frozen: Vec::new(),
+                    master_weights: Default::default(),
                     replicas: Vec::new(),
                 };
 

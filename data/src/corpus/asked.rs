@@ -9,7 +9,7 @@ use super::roles::{Role, is_changed_into, is_of, rank};
 use crate::formats::FileFormat;
 
 /// Words of names of texts that answer the others of their row, or are made of them.
-const ANSWERS: [&str; 13] = [
+const ANSWERS: [&str; 14] = [
     "answer",
     "answers",
     "reply",
@@ -22,6 +22,7 @@ const ANSWERS: [&str; 13] = [
     "translation",
     "output",
     "target",
+    "targets",
     "completion",
 ];
 /// Words that say of such a text that it need not be right, or is a number or a name.
@@ -64,6 +65,9 @@ const PARTS: [&str; 17] = [
     "content",
 ];
 
+/// Names of instructions, which are parts of all questions of their task.
+const INSTRUCTIONS: [&str; 4] = ["definition", "instruction", "instructions", "task_definition"];
+
 /// Those that say little of the question.
 const HEADS: [&str; 3] = ["subject", "title", "headline"];
 
@@ -90,7 +94,12 @@ fn is_part(name: &str) -> bool {
     let has_word = words.iter().any(|word| PARTS.contains(&word.as_str()));
     // Who answers is not asked.
     let is_other = is_one(Role::Wrong) || words.iter().any(|word| word == "system");
-    (is_one(Role::Question) || is_one(Role::Context) || has_word) && !is_other
+    (is_one(Role::Question) || is_one(Role::Context) || has_word || is_instruction(name)) && !is_other
+}
+
+/// Whether a field of this name has instructions, which recur in the rows of a task.
+fn is_instruction(name: &str) -> bool {
+    INSTRUCTIONS.contains(&words_of(name).join("_").as_str())
 }
 
 /// Whether the file is a table with questions and their answers.
@@ -109,7 +118,8 @@ fn question_among<'c>(columns: impl Iterator<Item = (&'c str, &'c Column)>) -> O
     let mut answers = texts.iter().filter(|(name, _)| is_answer(name));
     let (answer, _) = *answers.next().filter(|_| answers.next().is_none())?;
     // What recurs is about the question.
-    let parts = texts.iter().filter(|(name, column)| *name != answer && is_part(name) && !column.recurs());
+    let is_own = |name: &str, column: &Column| !column.recurs() || is_instruction(name);
+    let parts = texts.iter().filter(|(name, column)| *name != answer && is_part(name) && is_own(name, column));
     let parts: Vec<&str> = parts.map(|(name, _)| *name).collect();
     (!parts.is_empty()).then_some((parts, answer))
 }

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value};
 
+use super::class_texts::Strings;
 use super::fields::{
-    Strings, has_label_word, has_word_of_class, is_about, is_analysis, is_id_name, is_label, is_of_persons, is_someone,
+    has_label_word, has_word_of_class, is_about, is_analysis, is_id_name, is_label, is_of_measure, is_of_persons,
+    is_predicted, is_someone,
 };
 use super::path::value_at;
 use super::roles::{Role, is_of};
@@ -231,12 +233,13 @@ fn collect(prefix: &str, row: &Map<String, Value>, columns: &mut BTreeMap<String
 /// Says how sure it is that a field is the class; 0 for any other one.
 pub(super) fn rank_of_class(name: &str, column: &Column) -> u8 {
     match name.rsplit('.').next().unwrap_or(name) {
-        last if is_about(name) || is_of(Role::Context, last) || !column.is_short() => 0,
+        last if is_about(name) || is_of_measure(last) || is_of(Role::Context, last) || !column.is_short() => 0,
         _ if column.is_id(name) || column.are_tags() || column.has_references() => 0,
         _ if column.is_varied() && column.has_words() && !has_word_of_class(name) => 0,
         last if is_label(last) => 4,
         last if has_label_word(last) || name.split('.').any(is_label) => 3,
-        _ if column.recurs() => 2,
+        _ if column.recurs() && !is_predicted(name) => 2,
+        _ if column.recurs() => 1,
         _ => u8::from(column.is_bool),
     }
 }

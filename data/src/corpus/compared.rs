@@ -2,11 +2,12 @@
 
 use serde_json::Value;
 
+use super::class_texts::are_compared;
 use super::columns::Column;
-use super::fields::{are_compared, has_label_word, has_word_of_class, is_about, is_label, words_of};
+use super::fields::{has_label_word, has_word_of_class, is_about, is_label, is_predicted, words_of};
+use super::judgements::{are_marks, has_judgement};
 use super::pairs::says_direction;
 use super::text::direction_of;
-use super::values::is_boolean;
 
 /// Words of marks and scores that compare two texts, such as `is_duplicate`.
 const COMPARISONS: [&str; 13] = [
@@ -24,8 +25,6 @@ const COMPARISONS: [&str; 13] = [
     "relevant",
     "relevance",
 ];
-/// Values that say that the second text follows from the first one, or does not.
-const JUDGEMENTS: [&str; 6] = ["entailment", "neutral", "contradiction", "entails", "not_entailment", "contradicts"];
 
 /// Returns two of the `texts` that somebody compares, and which one of the `fields` says how they belong together.
 pub(super) fn compared_among<'n>(
@@ -59,14 +58,15 @@ fn rank_of_mark<'v>(name: &str, values: impl Iterator<Item = &'v str> + Clone) -
     }
     let is_number = |value: &str| value.trim().parse::<f64>().is_ok();
     let has_comparison = || words_of(name).iter().any(|word| COMPARISONS.contains(&word.as_str()));
-    let are_marks = filled.clone().all(|value| ["0", "1"].contains(&value.trim()) || is_boolean(value));
+    let are_marks = are_marks(filled.clone());
     let are_numbers = filled.clone().all(is_number);
-    let are_judgements = filled.clone().any(|value| JUDGEMENTS.contains(&&*value.trim().to_lowercase()));
+    let has_judgement = has_judgement(filled.clone());
     let are_short = filled.all(|value| value.split_whitespace().count() < 4);
     match () {
         () if !are_short => 0,
+        () if is_predicted(name) => 1,
         () if has_word_of_class(name) => 6,
-        () if are_judgements => 5,
+        () if has_judgement => 5,
         () if has_comparison() && (are_marks || are_numbers) => 4,
         () if are_numbers && direction_of(name).is_some() => 3,
         () if are_marks => 2,

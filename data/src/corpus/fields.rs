@@ -17,10 +17,27 @@ const LABELS: [&str; 13] = [
     "emotion",
 ];
 /// Words in the names of other fields with a class, such as `gold_label` and `star_rating`.
-const LABEL_WORDS: [&str; 9] =
-    ["label", "labels", "class", "category", "intent", "sentiment", "rating", "stars", "overall"];
+const LABEL_WORDS: [&str; 14] = [
+    "annotation",
+    "label",
+    "labels",
+    "class",
+    "category",
+    "intent",
+    "sentiment",
+    "rating",
+    "stars",
+    "overall",
+    "stance",
+    "emotion",
+    "polarity",
+    "verdict",
+];
+/// Words in the names of fields that say how sure somebody is of a class.
+const MEASURES: [&str; 7] = ["confidence", "conf", "probability", "prob", "certainty", "agreement", "annotators"];
 /// Words of names that are more often a class than other values that recur.
-const LIKELY_LABELS: [&str; 24] = [
+const LIKELY_LABELS: [&str; 25] = [
+    "score",
     "severity",
     "priority",
     "urgency",
@@ -49,27 +66,6 @@ const LIKELY_LABELS: [&str; 24] = [
 /// Names of the text that a class belongs to, and of plain texts.
 const TEXTS: [&str; 10] =
     ["text", "content", "sentence", "document", "body", "review", "description", "article", "story", "abstract"];
-/// Of [`TWO_TEXTS`], those that somebody compares.
-const N_COMPARED: usize = 8;
-/// Names of two texts that have one class, in any order.
-const TWO_TEXTS: [[&str; 2]; 14] = [
-    ["premise", "hypothesis"],
-    ["text", "hypothesis"],
-    ["text", "text_pair"],
-    ["question", "sentence"],
-    ["query", "passage"],
-    ["query", "document"],
-    ["claim", "evidence"],
-    ["headline", "body"],
-    ["question", "passage"],
-    ["question", "context"],
-    ["question", "paragraph"],
-    ["question", "answer"],
-    ["source", "target"],
-    ["anchor", "positive"],
-];
-/// Words from which a column holds texts rather than names, on average.
-const WORDS_OF_TEXT: usize = 3;
 /// Names of fields about a text, which are neither its class nor a text to learn.
 const ABOUT: [&str; 19] = [
     "id",
@@ -165,8 +161,20 @@ pub(super) fn is_label(name: &str) -> bool {
 
 /// Whether a word of the name says that the field holds a class.
 pub(super) fn has_label_word(name: &str) -> bool {
-    let name = name.to_lowercase();
-    name.split(|c: char| !c.is_alphanumeric()).any(|word| LABEL_WORDS.contains(&word))
+    let lower = name.to_lowercase();
+    let has_word = lower.split(|c: char| !c.is_alphanumeric()).any(|word| LABEL_WORDS.contains(&word));
+    has_word && !is_of_measure(name) && !is_predicted(name)
+}
+
+/// Whether a word of the name says that a program has found the value.
+pub(super) fn is_predicted(name: &str) -> bool {
+    let words = ["model", "predicted", "prediction", "pred", "preds", "machine", "baseline"];
+    words_of(name.rsplit('.').next().unwrap_or(name)).iter().any(|word| words.contains(&word.as_str()))
+}
+
+/// Whether a word of the name says that the field measures how sure a class is.
+pub(super) fn is_of_measure(name: &str) -> bool {
+    words_of(name.rsplit('.').next().unwrap_or(name)).iter().any(|word| MEASURES.contains(&word.as_str()))
 }
 
 /// Whether the last part of a path has a word that is more often the name of a class than others.
@@ -225,126 +233,9 @@ pub(super) fn are_alike(n_bytes: [usize; 2]) -> bool {
     n_bytes[0].max(n_bytes[1]) <= 4 * n_bytes[0].min(n_bytes[1])
 }
 
-/// What is known of a column of strings.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Strings<'a> {
-    pub(super) name: &'a str,
-    /// Of all its cells.
-    pub(super) n_bytes: usize,
-    /// Of all its cells.
-    pub(super) n_words: usize,
-    /// Number of its cells.
-    pub(super) n: usize,
-    /// Whether few values recur in many rows.
-    pub(super) recurs: bool,
-}
-
-impl Strings<'_> {
-    /// Whether its cells have so many words, on average.
-    pub(super) fn has_words(&self, per_cell: usize) -> bool {
-        self.n > 0 && self.n_words >= per_cell * self.n
-    }
-
-    /// Whether the column holds texts, as `text` does.
-    fn is_like(&self, text: &Self) -> bool {
-        let is_alike = || are_alike([self.n_bytes, text.n_bytes]) && (self.has_words(2) || !text.has_words(2));
-        self.has_words(WORDS_OF_TEXT) || is_alike()
-    }
-}
-
-/// Returns which of the `columns` hold what a class belongs to: two texts, one, or none. `given` is the first text, if the user has named
-/// it. Columns with classes and columns about a text must not be among them.
-pub(super) fn texts_of_class(columns: &[Strings<'_>], given: Option<usize>) -> Vec<usize> {
-    let is_filled = |at: &usize| columns[*at].n_bytes > 0;
-    let filled: Vec<usize> = (0..columns.len()).filter(is_filled).collect();
-    // Two tags with numbers are not texts.
-    let can_be = |at: &usize| !columns[*at].recurs || columns[*at].has_words(2);
-    let are_two = |one: &usize, other: &usize| {
-        let names = [columns[*one].name, columns[*other].name];
-        are_two_texts(names[0], names[1]) && (!are_counted(names[0], names[1]) || can_be(one) && can_be(other))
-    };
-    let named = filled.iter().find_map(|one| {
-        let other = filled.iter().find(|other| *other > one && are_two(one, other));
-        other.map(|other| [*one, *other])
-    });
-    let ordered = |pair: [usize; 2]| match given {
-        Some(given) if pair[1] == given => vec![given, pair[0]],
-        _ => pair.to_vec(),
-    };
-    if let Some(pair) = named.filter(|pair| given.is_none_or(|given| pair.contains(&given))) {
-        return ordered(pair);
-    }
-
-    // Where all columns recur, texts do, too.
-    let varied: Vec<usize> = filled.iter().copied().filter(|at| !columns[*at].recurs).collect();
-    let texts = if varied.is_empty() { filled } else { varied };
-    let rank = |at: &usize| (is_text(columns[*at].name), columns[*at].has_words(2), columns[*at].n_bytes);
-    let longest = || texts.iter().copied().max_by_key(rank);
-    let Some(text) = given.or_else(longest) else { return Vec::new() };
-    let others: Vec<usize> =
-        texts.into_iter().filter(|at| *at != text && columns[*at].is_like(&columns[text])).collect();
-    match others[..] {
-        [other] => ordered([text.min(other), text.max(other)]),
-        _ => vec![text],
-    }
-}
-
-/// Whether two names belong to two texts with one class: `premise` and `hypothesis`, `sentence1` and `sentence2`, `text_a` and `text_b`.
-pub(super) fn are_two_texts(one: &str, other: &str) -> bool {
-    let is_known = TWO_TEXTS.iter().any(|pair| is_pair_of(pair, one, other));
-    is_known || are_counted(one, other)
-}
-
-/// Whether two names belong to two texts that somebody compares: neither answers the other one or translates it.
-pub(super) fn are_compared(one: &str, other: &str) -> bool {
-    are_counted(one, other) || TWO_TEXTS[..N_COMPARED].iter().any(|pair| is_pair_of(pair, one, other))
-}
-
-fn is_pair_of([first, second]: &[&str; 2], one: &str, other: &str) -> bool {
-    let is_it = |name: &str, wanted: &str| name.eq_ignore_ascii_case(wanted);
-    is_it(one, first) && is_it(other, second) || is_it(one, second) && is_it(other, first)
-}
-
-/// Whether two names differ in a number or a letter at their end.
-fn are_counted(one: &str, other: &str) -> bool {
-    let [one, other] = [one, other].map(str::to_lowercase);
-    let stems =
-        |ends: [&str; 2]| one.strip_suffix(ends[0]).is_some_and(|stem| other.strip_suffix(ends[1]) == Some(stem));
-    let is_counted = [["1", "2"], ["2", "1"], ["_a", "_b"], ["_b", "_a"]].into_iter().any(stems);
-    is_counted && one.starts_with(|c: char| c.is_alphabetic())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn strings<'a>(name: &'a str, cell: &str) -> Strings<'a> {
-        let n_words = 20 * cell.split_whitespace().count();
-        Strings { name, n_bytes: 20 * cell.len(), n_words, n: 20, recurs: false }
-    }
-
-    #[test]
-    fn two_texts_are_found_by_name_or_because_they_have_words() {
-        let long =
-            "a much longer text of many words that goes on and on and on until it is long enough to be unlike others";
-        for ([one, other], cells, n_wanted) in [
-            (["sentence1", "sentence2"], [long, "short"], 2),
-            (["text_A", "text_B"], [long, "short"], 2),
-            (["passage", "question"], [long, "who?"], 2),
-            (["headline", "summary"], ["a title of words", long], 2),
-            (["message", "user"], [long, "bob"], 1),
-            (["message", "hash"], ["a text of words", "0123456789abcdef"], 1),
-            (["wort", "ort"], ["Haus", "Rom"], 2),
-        ] {
-            let columns = [strings(one, cells[0]), strings(other, cells[1])];
-            assert_eq!(texts_of_class(&columns, None).len(), n_wanted, "{one} {other}");
-        }
-        let columns = [strings("premise", long), strings("hypothesis", "short")];
-        assert_eq!(texts_of_class(&columns, Some(1)), [1, 0], "the user has named the first text");
-        let three = [strings("sentence1_parse", long), strings("sentence1", "short"), strings("sentence2", "short")];
-        assert_eq!(texts_of_class(&three, None), [1, 2]);
-        assert_eq!(texts_of_class(&[], None), Vec::<usize>::new());
-    }
 
     #[test]
     fn a_class_is_recognized_by_a_word_of_its_name() {

@@ -5,8 +5,11 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::error::Error;
-use crate::formats::{CsvRows, FileFormat, is_json_lines};
+use crate::formats::{CsvRows, FileFormat, is_json_lines, is_western_file};
 use crate::terminal::{shell_path, shell_word};
+
+/// The program that makes UTF-8 of Western European text.
+const TO_UTF8: &str = "iconv -f cp1252 -t utf-8";
 
 /// Returns the path of a field for `jq`.
 pub(super) fn in_jq(field: &str) -> String {
@@ -38,14 +41,10 @@ pub(super) fn command(file: &Path, format: FileFormat, program: &str) -> String 
         return format!("{} > rows.jsonl", piped(file, &format!("jq -c {program}")));
     }
 
-    let delimiter = match CsvRows::first_rows_by_name(file).map_or(b',', |(delimiter, _)| delimiter) {
-        b',' => String::new(),
-        b'\t' => ", delimiter=\"\\t\"".to_owned(),
-        other => format!(", delimiter=\"{}\"", char::from(other)),
-    };
+    let options = CsvRows::options_of_python(file);
     let read = format!(
         "python3 -c 'import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open(0, encoding=\"utf-8-sig\", \
-         newline=\"\"){delimiter})]'"
+         newline=\"\"){options})]'"
     );
     format!("{} | jq -c {program} > rows.jsonl", fed(file, &read))
 }
@@ -100,9 +99,16 @@ pub(super) fn fed(file: &Path, program: &str) -> String {
     }
 }
 
-/// Returns the command that unpacks a compressed file.
+/// Returns the command that unpacks a compressed file and turns another encoding into UTF-8. `None` for other files.
 fn unpack(file: &Path) -> Option<String> {
     let name = file.to_string_lossy().to_ascii_lowercase();
     let packed = [(".gz", "gzip"), (".zst", "zstd"), (".xz", "xz")].into_iter().find(|(end, _)| name.ends_with(end));
-    packed.map(|(_, program)| format!("{program} -dc {}", shell_path(file)))
+    let unpacked = packed.map(|(_, program)| format!("{program} -dc {}", shell_path(file)));
+    if !is_western_file(file) {
+        return unpacked;
+    }
+    Some(match unpacked {
+        Some(unpacked) => format!("{unpacked} | {TO_UTF8}"),
+        None => format!("{TO_UTF8} {}", shell_path(file)),
+    })
 }

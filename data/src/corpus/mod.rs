@@ -4,9 +4,11 @@
 //! A corpus is read in order, in blocks of whole rows. Worker threads parse the blocks ([`for_each_block`]), and their
 //! results come back in the order of the files.
 
+mod anki;
 mod asked;
 mod block_start;
 mod breaks;
+mod class_texts;
 mod columns;
 mod compared;
 mod field_order;
@@ -16,11 +18,13 @@ mod filter;
 mod followed;
 mod jq;
 mod json;
+mod judgements;
 mod labelled;
 mod layout;
 #[cfg(test)]
 mod matrix;
 mod merged;
+mod one_hot;
 mod ordered;
 mod origins;
 mod pairs;
@@ -29,6 +33,7 @@ mod plain_forms;
 #[cfg(test)]
 mod printed_commands;
 mod report;
+mod reviews;
 mod roles;
 mod scores;
 mod share;

@@ -254,6 +254,10 @@ const CHANGES: [(&[&str], &[&str]); 9] = [
     (&["text"], &["sql", "cypher", "sparql", "bash", "cmd", "logical", "amr", "query"]),
 ];
 
+/// Words of texts in which somebody says why a row has its class.
+const REASONS: [&str; 8] =
+    ["reason", "reasons", "rationale", "rationales", "explanation", "explanations", "justification", "justifications"];
+
 /// Returns the words of a name in lower case, with numbers as words.
 pub(super) fn parts_of(name: &str) -> Vec<String> {
     let split = |word: String| {
@@ -276,10 +280,10 @@ pub(super) fn rank(role: Role, path: &str) -> Option<usize> {
     words.iter().position(|word| parts.iter().any(|part| part == word))
 }
 
-/// Whether a name says that somebody wrote the text later, as an answer to another one.
+/// Whether a name says that somebody wrote the text later, as an answer to another one, or to explain its class.
 pub(super) fn is_reply(name: &str) -> bool {
     let replies = ["answer", "answers", "reply", "replies", "response", "resolution", "solution"];
-    words_of(name).iter().any(|word| replies.contains(&word.as_str()))
+    words_of(name).iter().any(|word| replies.contains(&word.as_str()) || REASONS.contains(&word.as_str()))
 }
 
 /// Whether a name says that the field is about others, and nothing to read.

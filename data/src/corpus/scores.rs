@@ -19,13 +19,17 @@ pub(super) fn note<'v>(
     flags: &str,
     (file, format): (&Path, FileFormat),
 ) -> Option<String> {
-    let mut has_commas = false;
+    let (mut n_commas, mut n_points) = (0, 0);
     let numbers: Option<Vec<f64>> = values
         .map(|value| {
-            has_commas |= value.contains(',');
+            n_commas += usize::from(value.contains(','));
+            n_points += usize::from(value.contains('.'));
             number(value)
         })
         .collect();
+    let has_commas = n_commas > 0;
+    // Few numbers with commas among whole ones are lists of classes.
+    let numbers = numbers.filter(|numbers| !has_commas || n_points > 0 || 2 * n_commas >= numbers.len());
     let numbers = numbers.filter(|numbers| numbers.iter().any(|number| number.fract() != 0.0))?;
     let (least, most) = numbers.iter().fold((f64::MAX, f64::MIN), |(least, most), n| (n.min(least), n.max(most)));
     let range = most - least;
@@ -74,6 +78,7 @@ mod tests {
             &["0.5", "0.5"],
             &["0.5", "NaN", "inf"],
             &["1,2,3", "4"],
+            &["2", "2,14", "0", "27"],
             &["a,5"],
             &[],
         ] {

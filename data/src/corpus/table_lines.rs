@@ -36,10 +36,12 @@ pub(super) fn ending_of_table(lines: &[String]) -> Option<&'static str> {
             !name.is_empty() && name.len() <= 30 && name.chars().all(|c| c.is_alphanumeric() || "_-. ".contains(c))
         })
     };
-    [',', ';'].into_iter().find(|delimiter| are_names(*delimiter) && first.contains(*delimiter)).and_then(|delimiter| {
-        let has_more = filled.iter().filter(|line| line.contains(delimiter)).count();
-        (has_more == filled.len()).then_some("csv")
-    })
+    [',', ';', '|'].into_iter().find(|delimiter| are_names(*delimiter) && first.contains(*delimiter)).and_then(
+        |delimiter| {
+            let has_more = filled.iter().filter(|line| line.contains(delimiter)).count();
+            (has_more == filled.len()).then_some("csv")
+        },
+    )
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 /// Digits of a hash, at least.
 const SHORTEST_HASH: usize = 12;
 /// Texts that programs write for a value that is missing.
-const NOTHING: [&str; 6] = ["none", "null", "nan", "n/a", "#n/a", "undefined"];
+const NOTHING: [&str; 7] = ["\\n", "none", "null", "nan", "n/a", "#n/a", "undefined"];
 
 /// Names of months and days of the week.
 const MONTHS: [&str; 12] = [

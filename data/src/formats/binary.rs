@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use super::ending;
 use crate::error::{Error, Result};
+use crate::terminal::shell_path;
 
 /// Ends what is said of files that are not text.
 pub(crate) const OUT_OF_FOLDER: &str = "move it out of the named folder";
@@ -44,14 +46,17 @@ const FORMATS: [(&[u8], &str); 21] = [
 ///
 /// If the file begins like UTF-16 or like a binary file, which the error names.
 pub(crate) fn check_is_text(path: &Path, start: &[u8]) -> Result<()> {
-    not_text(start).map_or(Ok(()), |problem| Err(Error::corpus(path, problem)))
+    not_text(path, start).map_or(Ok(()), |problem| Err(Error::corpus(path, problem)))
 }
 
-/// Returns what is wrong with a file that begins with `start`, and what to do; `None` if it may be text.
-fn not_text(start: &[u8]) -> Option<String> {
+/// Returns what is wrong with the file at `path` that begins with `start`, and what to do; `None` if it may be text.
+fn not_text(path: &Path, start: &[u8]) -> Option<String> {
     let start = &start[..start.len().min(LOOKED_AT)];
     if is_utf16(start) {
-        return Some("is UTF-16, wanted UTF-8: convert it with `iconv -f utf-16 -t utf-8`".into());
+        let ending = Some(ending(path)).filter(|ending| !ending.is_empty());
+        let made = format!("utf8.{}", ending.as_deref().unwrap_or("txt"));
+        let command = format!("iconv -f utf-16 -t utf-8 {} > {made}", shell_path(path));
+        return Some(format!("is UTF-16, wanted UTF-8: convert it with {command}, and read {made}"));
     }
 
     // Text may begin with these letters, too.
@@ -110,7 +115,7 @@ mod tests {
             (b"a\0b\0c\0\n\0", "is UTF-16"),
             (b"\0a\0b\0c\0\n", "is UTF-16"),
         ] {
-            let found = not_text(start).unwrap_or_else(|| panic!("{wanted}: not found"));
+            let found = not_text(Path::new("a.csv"), start).unwrap_or_else(|| panic!("{wanted}: not found"));
             assert!(found.starts_with(wanted), "{found}");
         }
     }
@@ -120,9 +125,9 @@ mod tests {
         let one_nul = format!("{}\0{}", "letters ".repeat(50), "and more ".repeat(50));
         let cut = &"caffè".as_bytes()[..5];
         for text in ["", "GIF89a is a format", "BZh", "MZ.", "%PDF- text", "ID3 tags", one_nul.as_str()] {
-            assert_eq!(not_text(text.as_bytes()), None, "{text}");
+            assert_eq!(not_text(Path::new("a.csv"), text.as_bytes()), None, "{text}");
         }
-        assert_eq!(not_text(cut), None, "a character that continues");
-        assert_eq!(not_text(b"caf\xe9 au lait"), None, "another encoding is a matter of rows");
+        assert_eq!(not_text(Path::new("a.csv"), cut), None, "a character that continues");
+        assert_eq!(not_text(Path::new("a.csv"), b"caf\xe9 au lait"), None, "another encoding is a matter of rows");
     }
 }

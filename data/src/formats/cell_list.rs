@@ -39,6 +39,15 @@ pub(super) fn write_list(json: &mut Vec<u8>, cell: &str, name: &str) -> Option<R
     None
 }
 
+/// Returns the words of a cell, as a list has them or between white space. Empty if the list cannot be read.
+pub(crate) fn words_of_cell(cell: &str) -> Vec<String> {
+    let mut json = Vec::new();
+    write_list(&mut json, cell, "");
+    let values: Vec<Value> = serde_json::from_slice(&json).unwrap_or_default();
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    values.iter().map(word).collect()
+}
+
 /// Whether a cell is meant as a list, rather than as words of which the first begins with a bracket.
 fn is_list(text: &str) -> bool {
     let Some(inside) = text.strip_prefix('[') else { return false };

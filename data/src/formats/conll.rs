@@ -1,11 +1,12 @@
 //! CoNLL columns: one word per line with its tags, and blank lines between sentences.
 //!
 //! A record has the words of a sentence as `tokens`, their tags as `tags`, all words joined by spaces as `text`, and each column under
-//! its number, counted from 0. CoNLL-U has the universal parts of speech as `tags`: its ten columns show it, whatever its name.
+//! its number, counted from 0. CoNLL-U has the universal parts of speech as `tags`: its ten columns show it, whatever its name. OntoNotes'
+//! columns (CoNLL-2012) have parts of speech, too. Where tags of spans stand in front of words, they are the tags.
 
 use std::path::{Path, PathBuf};
 
-use super::conll_lines::{LINES, UNIVERSAL, WordColumns, columns_of, is_comment};
+use super::conll_lines::{LINES, UNIVERSAL, WordColumns, WordForm, columns_of, is_comment};
 use super::line_reader::LineReader;
 use super::{Format, Place, Records, RowProblem, way_to_utf8, write_string};
 use crate::error::{Error, Result};
@@ -41,7 +42,8 @@ fn open(path: &Path, is_called_universal: bool) -> Result<Box<dyn Records>> {
     }
 
     let mut columns = WordColumns::of(&first);
-    if let (true, Some(WordColumns { n, is_universal: false, .. })) = (is_called_universal, columns)
+    if let (true, Some(WordColumns { n, form, .. })) = (is_called_universal, columns)
+        && form != WordForm::Universal
         && n != UNIVERSAL
     {
         let found = format!(
@@ -51,20 +53,17 @@ fn open(path: &Path, is_called_universal: bool) -> Result<Box<dyn Records>> {
         return Err(Error::corpus(path, found));
     }
     if is_called_universal {
-        columns = Some(WordColumns { has_tabs: true, n: UNIVERSAL, word: 1, is_universal: true });
+        columns = Some(WordColumns { has_tabs: true, n: UNIVERSAL, form: WordForm::Universal });
     }
-    let word = columns.map_or(0, |columns| columns.word);
-    let tag = columns.filter(|columns| columns.is_universal).map(|_| 3);
+    let form = columns.map_or(WordForm::WordFirst, |columns| columns.form);
     let lines = LineReader::open(path)?;
-    Ok(Box::new(Sentences { path: path.into(), lines, word, tag, columns, line: Vec::new() }))
+    Ok(Box::new(Sentences { path: path.into(), lines, form, columns, line: Vec::new() }))
 }
 
 struct Sentences {
     path: PathBuf,
     lines: LineReader,
-    word: usize,
-    /// `None`: the last column.
-    tag: Option<usize>,
+    form: WordForm,
     /// The columns of most lines.
     columns: Option<WordColumns>,
     line: Vec<u8>,
@@ -121,13 +120,13 @@ impl Sentences {
             .map_err(|_| format!("it is not valid UTF-8: {}", way_to_utf8(&self.line)))?;
         let columns = columns_of(line);
         // CoNLL-U adds lines for words that are written together (`1-2`) and for words that are not written (`1.1`).
-        let is_added = self.word > 0 && columns.first().is_some_and(|number| number.contains(['-', '.']));
+        let is_added = self.form.is_numbered() && columns.first().is_some_and(|number| number.contains(['-', '.']));
         if is_comment(line, columns.len(), self.columns, is_first) || is_added {
             return Ok(None);
         }
         match columns.len() {
             n if n > MAX_COLUMNS => Err(format!("it has {n} columns, at most {MAX_COLUMNS} are read")),
-            n if n <= self.tag.unwrap_or(self.word + 1) => {
+            n if n <= self.form.last() => {
                 let s = if n == 1 { "" } else { "s" };
                 Err(format!("it has {n} column{s}, wanted a word and its tag, divided by tabs or spaces"))
             }
@@ -163,7 +162,7 @@ impl Records for Sentences {
         }
         let n_columns = sentence.words.first().map_or(0, Vec::len);
         let column = |at: usize| sentence.words.iter().filter_map(move |word| word.get(at));
-        let (words, tags) = (self.word, self.tag.unwrap_or(n_columns.saturating_sub(1)));
+        let (words, tags) = (self.form.word(), self.form.tag().unwrap_or(n_columns.saturating_sub(1)));
 
         json.extend_from_slice(b"{\"text\":");
         let text: Vec<&str> = column(words).map(String::as_str).collect();
@@ -241,7 +240,7 @@ mod tests {
             assert!(found.iter().all(|(_, place)| place.problem.is_none()), "{found:?}");
         }
         let lines: Vec<String> = sentence.lines().map(str::to_owned).collect();
-        assert!(WordColumns::of(&lines).is_some_and(|columns| columns.is_universal));
+        assert!(WordColumns::of(&lines).is_some_and(|columns| columns.form == WordForm::Universal));
         let other = read("a.conllu", "EU NNP I-NP B-ORG\nrejects VBZ I-VP O\n").expect_err("not CoNLL-U").to_string();
         assert!(other.contains("have 4 columns, and CoNLL-U has ten: let its name end in .conll"), "{other}");
     }

@@ -18,10 +18,57 @@ pub struct WordColumns {
     pub has_tabs: bool,
     /// How many most lines have.
     pub n: usize,
-    /// The column with the word, counted from 0.
-    pub word: usize,
-    /// Whether they are the ten columns of CoNLL-U.
-    pub is_universal: bool,
+    /// Which of them have the word and its tag.
+    pub form: WordForm,
+}
+
+/// Which columns have the word and its tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WordForm {
+    /// The word first and its tag last.
+    WordFirst,
+    /// The tag first and its word last.
+    TagFirst,
+    /// The number of the word, the word, and its tag last.
+    Numbered,
+    /// The ten columns of CoNLL-U.
+    Universal,
+    /// The columns of CoNLL-2012, as OntoNotes has them.
+    OntoNotes,
+}
+
+impl WordForm {
+    /// The column of OntoNotes with names, in brackets over several lines.
+    pub const ENTITIES: usize = 10;
+
+    /// The column with the word, counted from 0, of two columns or more.
+    pub fn word(self) -> usize {
+        match self {
+            Self::WordFirst => 0,
+            Self::TagFirst | Self::Numbered | Self::Universal => 1,
+            Self::OntoNotes => 3,
+        }
+    }
+
+    /// The column with the tag, counted from 0. `None`: the last one.
+    pub(super) fn tag(self) -> Option<usize> {
+        match self {
+            Self::WordFirst | Self::Numbered => None,
+            Self::TagFirst => Some(0),
+            Self::Universal => Some(3),
+            Self::OntoNotes => Some(4),
+        }
+    }
+
+    /// The last column that a line must have.
+    pub(super) fn last(self) -> usize {
+        self.tag().unwrap_or(self.word() + 1).max(self.word())
+    }
+
+    /// Whether the first column numbers the words, perhaps with further lines for parts of them.
+    pub(super) fn is_numbered(self) -> bool {
+        matches!(self, Self::Numbered | Self::Universal)
+    }
 }
 
 impl WordColumns {
@@ -33,10 +80,23 @@ impl WordColumns {
             *counts.entry(columns_of(line).len()).or_default() += 1;
         }
         let (n, _) = counts.into_iter().max_by_key(|(n_columns, n_lines)| (*n_lines, *n_columns))?;
-        let is_universal = n == UNIVERSAL && are_numbered(lines, 1);
-        let word = usize::from(is_universal || n > 2 && are_numbered(lines, FEWEST_WORDS));
-        Some(Self { has_tabs: words().next()?.contains('\t'), n, word, is_universal })
+        let is_document = |line: &String| line.starts_with("#begin document");
+        let form = match () {
+            () if n > WordForm::ENTITIES && lines.iter().any(is_document) => WordForm::OntoNotes,
+            () if n == UNIVERSAL && are_numbered(lines, 1) => WordForm::Universal,
+            () if n > 2 && are_numbered(lines, FEWEST_WORDS) => WordForm::Numbered,
+            () if n == 2 && are_spans(words(), 0) && !are_spans(words(), 1) => WordForm::TagFirst,
+            () => WordForm::WordFirst,
+        };
+        Some(Self { has_tabs: words().next()?.contains('\t'), n, form })
     }
+}
+
+/// Whether a column has tags of spans alone: `O`, and at least one that begins with `B-` or `I-`.
+fn are_spans<'l>(words: impl Iterator<Item = &'l String>, column: usize) -> bool {
+    let tags: Vec<&str> = words.filter_map(|line| columns_of(line).get(column).copied()).collect();
+    let begins = |tag: &&str| ["B-", "I-"].iter().any(|start| tag.starts_with(start));
+    tags.iter().any(begins) && tags.iter().all(|tag| *tag == "O" || begins(tag))
 }
 
 /// Whether lines have a word each, with its tag in the last of equally many columns, and blank lines or comments between sentences.
@@ -74,7 +134,7 @@ pub fn is_conll(lines: &[String]) -> bool {
 /// stands before it.
 pub(super) fn is_comment(line: &str, n: usize, columns: Option<WordColumns>, is_first: bool) -> bool {
     // CoNLL-U: every such line. Elsewhere `#` may be a word, if it has as many columns as others.
-    let is_universal = columns.is_some_and(|columns| columns.is_universal);
+    let is_universal = columns.is_some_and(|columns| columns.form == WordForm::Universal);
     let is_other = || is_first && columns.is_some_and(|columns| columns.n != n);
     match line.starts_with('#') {
         true => is_universal || line.starts_with("# ") && line.contains('=') || is_other(),
@@ -157,9 +217,12 @@ mod tests {
     #[test]
     fn words_behind_their_numbers_are_found() {
         let of = |text: &str| WordColumns::of(&lines(text));
-        let columns = |has_tabs, n, word| Some(WordColumns { has_tabs, n, word, is_universal: false });
-        assert_eq!(of("1\tRome\tB\n2\tis\tO\n3\there\tO\n"), columns(true, 3, 1));
-        assert_eq!(of("# 7\nRome B\nis O\nhere O\n"), columns(false, 2, 0));
+        let columns = |has_tabs, n, form| Some(WordColumns { has_tabs, n, form });
+        assert_eq!(of("1\tRome\tB\n2\tis\tO\n3\there\tO\n"), columns(true, 3, WordForm::Numbered));
+        assert_eq!(of("# 7\nRome B\nis O\nhere O\n"), columns(false, 2, WordForm::WordFirst));
+        assert_eq!(of("B-LOC\tRome\nO\tis\nO\there\n"), columns(true, 2, WordForm::TagFirst));
+        // Words of one letter are words.
+        assert_eq!(of("O\tO\nB-x\tI-y\n"), columns(true, 2, WordForm::WordFirst));
         assert_eq!(of("# 7\n\n"), None);
     }
 }

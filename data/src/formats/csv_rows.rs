@@ -1,24 +1,42 @@
-//! The rows of a CSV file, with quotes as in RFC 4180.
+//! The rows of a CSV or TSV file, with quotes as in RFC 4180. A quote that takes in further rows is not one that opens a cell.
 
-use std::io::{self, Read};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 use super::FileFormat;
 use super::delimiter::{DELIMITERS, ROWS_TO_COMPARE, likeliest};
 use super::line_reader::LineReader;
 use super::problem::RowProblem;
-use crate::error::{Error, Result};
+use super::row_text::{Found, Quoting, RowText};
+use super::table_shape::{TableShape, have_escapes};
+use crate::error::Result;
+use crate::terminal::shell_path;
 
-/// A longer row is a sign of a quote that is not closed.
-const MAX_ROW_LINES: u64 = 100;
+/// A row with more lines is a sign of a quote that is not closed, unless it has all columns.
+const USUAL_ROW_LINES: usize = 100;
+/// The most lines and bytes that are searched for the end of a row.
+const MOST_ROW_LINES: usize = 10_000;
 const MAX_ROW_BYTES: usize = 64 << 20;
+/// Lines that show what rows look like.
+const LINES_OF_SHAPE: usize = 200;
+/// Rows that are searched for quotes which belong to the text.
+const ROWS_OF_QUOTES: usize = 100_000;
 
 /// The rows of a CSV file, in order.
 pub(crate) struct CsvRows {
-    reader: csv::Reader<Lines>,
-    cells: csv::ByteRecord,
-    /// Lines before the first row: 1 for one that names the delimiter.
-    n_skipped: u64,
+    path: PathBuf,
+    lines: LineReader,
+    /// Lines that have been read and are in no row yet.
+    ahead: VecDeque<Vec<u8>>,
+    /// Number of the last line of the last row.
+    number: u64,
+    /// Whether lines end as on old Macs, with `\r` alone.
+    has_mac_lines: bool,
+    quoting: Quoting,
+    shape: TableShape,
+    row: RowText,
+    /// The last line that a stray quote would take in: a quote that does not close properly up to it is one more.
+    suspect: u64,
 }
 
 /// A row of a CSV file.
@@ -63,159 +81,238 @@ impl CsvRows {
         Ok(rows)
     }
 
+    /// Returns what `csv.reader` of Python needs to read a file as Kiln does, behind the name of the file: `, delimiter=";"`.
+    pub(crate) fn options_of_python(path: &Path) -> String {
+        let delimiter = Self::first_rows_by_name(path).map_or(b',', |(delimiter, _)| delimiter);
+        let of_delimiter = match delimiter {
+            b',' => String::new(),
+            b'\t' => ", delimiter=\"\\t\"".to_owned(),
+            other => format!(", delimiter=\"{}\"", char::from(other)),
+        };
+        of_delimiter + Self::options_of_quotes(path, delimiter).unwrap_or_default()
+    }
+
+    fn options_of_quotes(path: &Path, delimiter: u8) -> Result<&'static str> {
+        let mut rows = Self::open(path, delimiter)?;
+        let (mut has_stray, mut has_quoted, mut has_blanks, mut n) = (false, false, false, 0);
+        while n < ROWS_OF_QUOTES
+            && let Some(row) = rows.next_row()?
+        {
+            has_stray |= row.problem.is_some();
+            (has_stray, has_quoted) = (has_stray || rows.row.has_literal, has_quoted || !rows.row.quoted.is_empty());
+            (has_blanks, n) = (has_blanks || rows.row.has_blanks, n + 1);
+        }
+        Ok(match (rows.quoting.has_escapes, has_stray && (delimiter == b'\t' || !has_quoted)) {
+            (true, _) => ", escapechar=\"\\\\\", doublequote=False",
+            (false, true) => ", quoting=csv.QUOTE_NONE",
+            (false, false) if has_blanks => ", skipinitialspace=True",
+            (false, false) => "",
+        })
+    }
+
     /// Opens a file whose columns `delimiter` divides. Skips a first line that names the delimiter.
     pub(crate) fn open(path: &Path, delimiter: u8) -> Result<Self> {
         let mut lines = LineReader::open(path)?;
-        let n_skipped = u64::from(lines.skip_delimiter_line()?.is_some());
-        let lines = Lines {
+        let number = u64::from(lines.skip_delimiter_line()?.is_some());
+        let quoting = Quoting { delimiter, has_escapes: false };
+        let mut rows = Self {
             path: path.into(),
             lines,
-            line: Vec::new(),
-            n_read: 0,
-            quotes: Quotes::new(delimiter),
-            at_end: false,
-            budget: MAX_ROW_BYTES,
+            ahead: VecDeque::new(),
+            number,
+            has_mac_lines: false,
+            quoting,
+            shape: TableShape::default(),
+            row: RowText::default(),
+            suspect: 0,
         };
-        let reader =
-            csv::ReaderBuilder::new().has_headers(false).flexible(true).delimiter(delimiter).from_reader(lines);
-        Ok(Self { reader, cells: csv::ByteRecord::new(), n_skipped })
+
+        let mut first = Vec::new();
+        while first.len() < LINES_OF_SHAPE
+            && let Some(line) = rows.next_line()?
+        {
+            first.push(line);
+        }
+        rows.quoting.has_escapes = have_escapes(&first, delimiter);
+        rows.shape = TableShape::of(&first, rows.quoting);
+        first.into_iter().rev().for_each(|line| rows.put_back(&line));
+        Ok(rows)
     }
 
     /// Returns the next row, or `None` at the end of the file. Skips blank lines.
     pub(crate) fn next_row(&mut self) -> Result<Option<CsvRow<'_>>> {
-        let lines = self.reader.get_mut();
-        lines.budget = MAX_ROW_BYTES;
-        lines.quotes.begin_row();
-        if !self.reader.read_byte_record(&mut self.cells).map_err(|error| self.error(error))? {
-            return Ok(None);
-        }
-
-        let line = self.cells.position().map_or(0, csv::Position::line);
-        let n_lines = self.reader.position().line() - line;
-        let lines = self.reader.get_ref();
-        let problem = lines.quotes.problem(n_lines, lines.at_end).map(|(opened, why)| {
-            let found = format!(
-                "the row spans {n_lines} lines: a quote (\") that opens in line {opened} {why}; close it, or write a quote that belongs \
-                 to the text twice (\"\")"
-            );
-            RowProblem::Unclosed(found, n_lines)
-        });
-        Ok(Some(CsvRow { line: self.n_skipped + line, cells: &self.cells, problem }))
-    }
-
-    fn error(&self, error: csv::Error) -> Error {
-        let path = self.reader.get_ref().path.clone();
-        let other = |error: &dyn std::fmt::Display| Error::corpus(&path, format!("is not CSV: {error}"));
-        match error.into_kind() {
-            csv::ErrorKind::Io(error) => error.downcast::<Error>().unwrap_or_else(|error| other(&error)),
-            kind => other(&format!("{kind:?}")),
-        }
-    }
-}
-
-/// The quotes of a row, by the rules that the parser follows.
-struct Quotes {
-    delimiter: u8,
-    place: Place,
-    /// Line of the last quote that has begun a text.
-    opened: u64,
-    /// Line of the first quote that another line has ended in the middle of its text.
-    ended_in_text: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// At the start of a cell.
-    Start,
-    /// In a cell without quotes, or behind the quotes of one.
-    Plain,
-    /// Between quotes.
-    Quoted,
-    /// After a quote that ends the text, or is the first of two.
-    AfterQuote,
-}
-
-impl Quotes {
-    fn new(delimiter: u8) -> Self {
-        Self { delimiter, place: Place::Start, opened: 0, ended_in_text: None }
-    }
-
-    fn begin_row(&mut self) {
-        (self.place, self.ended_in_text) = (Place::Start, None);
-    }
-
-    fn read_line(&mut self, line: &[u8], number: u64) {
-        for byte in line {
-            let ends_cell = *byte == self.delimiter || *byte == b'\n';
-            self.place = match (self.place, *byte) {
-                (Place::Quoted, b'"') => Place::AfterQuote,
-                (Place::Quoted, _) | (Place::AfterQuote, b'"') => Place::Quoted,
-                (Place::Start, b'"') => {
-                    self.opened = number;
-                    Place::Quoted
-                }
-                (_, _) if ends_cell => Place::Start,
-                (Place::AfterQuote, byte) => {
-                    let spans_lines = self.opened < number && !byte.is_ascii_whitespace();
-                    self.ended_in_text = self.ended_in_text.or(spans_lines.then_some(self.opened));
-                    Place::Plain
-                }
-                (Place::Start | Place::Plain, _) => Place::Plain,
-            };
-        }
-    }
-
-    /// Returns the line of a quote that a row of `n_lines` lines does not close, and how one sees that.
-    fn problem(&self, n_lines: u64, at_end: bool) -> Option<(u64, &'static str)> {
-        if n_lines <= 1 {
-            return None;
-        }
-        match self.ended_in_text {
-            Some(opened) => Some((opened, "is closed in the middle of a text")),
-            None if at_end && self.place == Place::Quoted => Some((self.opened, "is not closed")),
-            None if n_lines > MAX_ROW_LINES => Some((self.opened, "is probably not closed")),
-            None => None,
-        }
-    }
-}
-
-/// The text of a file with `\n` as line ends, so that the numbers of lines are right for Windows files.
-struct Lines {
-    path: PathBuf,
-    lines: LineReader,
-    line: Vec<u8>,
-    /// Bytes of `line` that have been read.
-    n_read: usize,
-    quotes: Quotes,
-    at_end: bool,
-    /// Bytes that may be read before the row must end.
-    budget: usize,
-}
-
-impl Read for Lines {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.n_read == self.line.len() {
-            self.line.clear();
-            self.n_read = 0;
-            if !self.lines.read_line(&mut self.line).map_err(io::Error::other)? {
-                self.at_end = true;
-                return Ok(0);
+        let first = loop {
+            match self.next_line()? {
+                None => return Ok(None),
+                Some(line) if line.is_empty() => {}
+                Some(line) => break line,
             }
-            self.line.push(b'\n');
-            self.quotes.read_line(&self.line, self.lines.line);
-        }
+        };
+        self.row.begin(&first);
+        let line = self.number;
 
-        if self.budget == 0 {
-            let (line, opened) = (self.lines.line, self.quotes.opened);
-            let problem = format!(
-                "the row before line {line} is longer than 64 MiB: the quote (\") of line {opened} is not closed"
-            );
-            return Err(io::Error::other(Error::corpus(&self.path, problem)));
+        let problem = match self.read_row()? {
+            Some((at, why)) => self.without_stray(at, why, line),
+            // A row next to a stray quote has quotes that belong to it, too.
+            None if self.row.is_unclean && line <= self.suspect && self.quoting.delimiter != b'\t' => {
+                Some(self.unclosed(line, "closes in the middle of a text", self.row.n_lines() as u64))
+            }
+            None => None,
+        };
+        Ok(Some(CsvRow { line, cells: &self.row.cells, problem }))
+    }
+
+    /// Reads the lines of the row that has begun. Returns where a quote opens that no line closes, and how one sees that.
+    fn read_row(&mut self) -> Result<Option<(usize, &'static str)>> {
+        let mut longest = None;
+        loop {
+            match self.row.read(self.quoting) {
+                Found::Whole => {
+                    let has_width = self.shape.width == Some(self.row.cells.len());
+                    return Ok(longest.filter(|_| !has_width).map(|at| (at, "is probably not closed")));
+                }
+                Found::Closed(at) if self.takes_in_rows(at, self.row.cells.len() - 1) => {
+                    return Ok(Some((at, "is probably not closed: the lines behind it are rows")));
+                }
+                Found::Closed(at) => {
+                    longest = longest.or((self.row.n_lines() > USUAL_ROW_LINES).then_some(at));
+                }
+                Found::InText(at) => return Ok(Some((at, "is closed in the middle of a text"))),
+
+                Found::Open(at) => {
+                    let n_lines = self.row.n_lines();
+                    if n_lines.is_multiple_of(USUAL_ROW_LINES) && self.takes_in_rows(at, self.row.cells.len()) {
+                        return Ok(Some((at, "is probably not closed: the lines behind it are rows")));
+                    }
+                    if n_lines >= MOST_ROW_LINES || self.row.n_bytes() >= MAX_ROW_BYTES {
+                        return Ok(Some((at, "is probably not closed")));
+                    }
+                    match self.next_line()? {
+                        Some(line) => self.row.add(&line),
+                        None => return Ok(Some((at, "is not closed"))),
+                    }
+                }
+            }
         }
-        let n = (self.line.len() - self.n_read).min(buffer.len()).min(self.budget);
-        buffer[..n].copy_from_slice(&self.line[self.n_read..self.n_read + n]);
-        self.n_read += n;
-        self.budget -= n;
-        Ok(n)
+    }
+
+    /// Whether the lines behind the line of a quote, which opens the cell `number`, are rows of their own.
+    fn takes_in_rows(&self, at: usize, number: usize) -> bool {
+        let lines = self.row.lines_from(self.row.line_of(at) + 1);
+        self.shape.are_rows((&self.row.with_text_at(at, self.quoting), number), lines, self.quoting)
+    }
+
+    /// Ends the row with the line in which a stray quote opens, and gives the lines behind it back. Returns what is wrong with the row:
+    /// nothing between tabs, where the quote is text.
+    fn without_stray(&mut self, at: usize, why: &str, first: u64) -> Option<RowProblem> {
+        self.suspect = self.suspect.max(self.number);
+        let row = self.row.with_text_at(at, self.quoting);
+        let rest: Vec<Vec<u8>> = self.row.lines_from(row.n_lines()).map(<[u8]>::to_vec).collect();
+        rest.iter().rev().for_each(|line| self.put_back(line));
+        self.row = row;
+
+        let n_lines = self.row.n_lines() as u64;
+        let is_text = self.quoting.delimiter == b'\t' && n_lines == 1;
+        (!is_text).then(|| self.unclosed(first + n_lines - 1, why, n_lines))
+    }
+
+    fn unclosed(&self, opened: u64, why: &str, n_lines: u64) -> RowProblem {
+        let found = format!(
+            "a quote (\") that opens in line {opened} {why}; close it, or write a quote that belongs to the text twice (\"\"); if no text \
+             spans lines, this leaves out the quotes of such lines: awk -F'\"' 'NF % 2 == 0 {{gsub(/\"/, \"\")}} 1' {} > rows.csv",
+            shell_path(&self.path)
+        );
+        RowProblem::Unclosed(found, n_lines)
+    }
+
+    /// Returns the next line, without its end.
+    fn next_line(&mut self) -> Result<Option<Vec<u8>>> {
+        if self.ahead.is_empty() {
+            let mut line = Vec::new();
+            if !self.lines.read_line(&mut line)? {
+                return Ok(None);
+            }
+            let is_first = self.lines.line == self.number + 1 && self.number < 2;
+            self.has_mac_lines |= is_first && line.contains(&b'\r') && self.lines.is_at_end()?;
+            match self.has_mac_lines {
+                true => self.ahead.extend(line.split(|byte| *byte == b'\r').map(<[u8]>::to_vec)),
+                false => self.ahead.push_back(line),
+            }
+        }
+        self.number += 1;
+        Ok(self.ahead.pop_front())
+    }
+
+    fn put_back(&mut self, line: &[u8]) {
+        self.ahead.push_front(line.to_vec());
+        self.number -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the lines and cells of the rows of a file, and what is wrong with rows that cannot be used.
+    fn rows(name: &str, text: &str) -> Vec<(u64, Result<Vec<String>, String>)> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("writable");
+        let delimiter = if name.ends_with(".tsv") { b'\t' } else { b',' };
+        let (mut reader, mut rows) = (CsvRows::open(&path, delimiter).expect("a table"), Vec::new());
+        while let Some(CsvRow { line, cells, problem }) = reader.next_row().expect("readable") {
+            let cells = cells.iter().map(|cell| String::from_utf8_lossy(cell).into_owned()).collect();
+            rows.push((line, problem.map_or(Ok(cells), |problem| Err(problem.to_string()))));
+        }
+        rows
+    }
+
+    #[test]
+    fn a_stray_quote_takes_in_no_rows() {
+        let good = |from: usize| -> String { (from..from + 20).map(|n| format!("a text {n},{}\n", n % 2)).collect() };
+        let inch = "the screen of 5\",1\n";
+        for (stray, behind) in [
+            ("\"never closed,0\n", String::new()),
+            ("\"closed by another one,0\n", good(50) + "\"b, \"\"c\"\"\",1\n"),
+            ("\"closed by a stray one,0\n", good(50) + inch),
+            ("\"the next row,0\n", inch.to_owned()),
+        ] {
+            let text = format!("text,label\n{}{stray}{behind}{}", good(0), good(100));
+            let found = rows("a.csv", &text);
+            let bad: Vec<u64> = found.iter().filter(|(_, row)| row.is_err()).map(|(line, _)| *line).collect();
+            assert_eq!((found.len(), bad), (text.lines().count(), vec![22]), "{stray}: {found:?}");
+            assert!(found[21].1.as_ref().is_err_and(|found| found.contains("opens in line 22")), "{found:?}");
+
+            // Between tabs the quote is text, and nothing is lost.
+            let found = rows("a.tsv", &text.replace(',', "\t"));
+            let stray: Vec<String> = stray.trim_end().split(',').map(str::to_owned).collect();
+            assert_eq!((found.len(), &found[21]), (text.lines().count(), &(22, Ok(stray))));
+        }
+    }
+
+    #[test]
+    fn texts_of_several_lines_stay_whole() {
+        let prose = "Hello, world\n\nSee you, soon\nIt is 5, or 6";
+        for (name, delimiter) in [("a.csv", ","), ("a.tsv", "\t")] {
+            let row = |n: usize| format!("{}{delimiter}\"{prose} {n}\"\n\"{prose}\"{delimiter}{}\n", n % 2, n % 2);
+            let text = format!("one{delimiter}other\n") + &(0..20).map(row).collect::<String>();
+            let found = rows(name, &text);
+            assert_eq!(found.len(), 41, "{found:?}");
+            assert_eq!(found[1], (2, Ok(vec!["0".to_owned(), format!("{prose} 0")])));
+        }
+        let long = "a line, and more\n".repeat(300);
+        let found = rows("a.csv", &format!("file,message\na,\"{long}\"\nb,\"{long}\"\n"));
+        assert_eq!((found.len(), found[2].0), (3, 303));
+        assert!(found.iter().all(|(_, row)| row.is_ok()), "a long mail has all columns");
+        let found = rows("a.csv", "id,text\r1,a b\r2,\"c, d\"\r");
+        assert_eq!(found[2], (3, Ok(vec!["2".to_owned(), "c, d".to_owned()])), "lines of an old Mac");
+    }
+
+    #[test]
+    fn backslashes_in_front_of_quotes_are_read_where_a_file_has_them() {
+        let found = rows("a.csv", "text,label\n\"He \\\"said\\\", and left\",0\n\"plain\",1\n");
+        assert_eq!(found[1].1, Ok(vec!["He \"said\", and left".to_owned(), "0".to_owned()]));
+        let found = rows("a.csv", "text,path\n\"He \"\"said\"\"\",\"C:\\\"\n\"plain\",\"D:\\\"\n");
+        assert_eq!(found[1].1, Ok(vec!["He \"said\"".to_owned(), "C:\\".to_owned()]));
     }
 }

@@ -1,5 +1,12 @@
 //! Text in another encoding than UTF-8: which command converts it, as far as its bytes tell.
 
+use std::path::Path;
+
+use super::line_reader::LineReader;
+
+/// Lines that are searched for letters beyond ASCII, and lines with such letters that show the encoding.
+const MOST_LINES: usize = 100_000;
+const ENOUGH_LINES: usize = 50;
 /// Letters in succession from which text is not in a Western European language, where most letters are ASCII.
 const LONG_RUN: usize = 3;
 
@@ -16,6 +23,15 @@ pub(crate) fn way_of_lossy(text: &str) -> String {
     "convert the file from its own encoding, with `iconv -f ENCODING -t utf-8`; ENCODING is cp1251 or koi8-r for Cyrillic, gb18030 for \
      Chinese, shift_jis for Japanese, euc-kr for Korean or cp1253 for Greek; look at the result, because a wrong one makes other letters"
         .to_owned()
+}
+
+/// Whether a file is in a Western European encoding: none of its first letters beyond ASCII is UTF-8.
+pub(crate) fn is_western_file(path: &Path) -> bool {
+    let Ok(lines) = LineReader::texts(path) else { return false };
+    let lines = lines.take(MOST_LINES).map_while(Result::ok).filter(|line| !line.is_ascii());
+    let text = lines.take(ENOUGH_LINES).collect::<Vec<_>>().join("\n");
+    let others = text.chars().filter(|c| !c.is_ascii());
+    !text.is_empty() && others.clone().all(|c| c == char::REPLACEMENT_CHARACTER) && is_western(&text)
 }
 
 /// Whether wrong bytes stand one by one between ASCII letters.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::json_array::JsonArray;
 use super::line_reader::LineReader;
+use super::python_numbers::without_nan;
 use super::{Format, Place, Records, Wanted, ending};
 use crate::error::Result;
 
@@ -41,8 +42,9 @@ struct Lines(LineReader);
 
 impl Records for Lines {
     fn next(&mut self, json: &mut Vec<u8>) -> Result<Option<Place>> {
-        let offset = self.0.offset;
+        let (offset, start) = (self.0.offset, json.len());
         let is_there = self.0.read_line(json)?;
+        without_nan(json, start);
         Ok(is_there.then(|| Place { offset, ..Place::at(self.0.line) }))
     }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::line_reader::LineReader;
+use super::python_numbers::without_nan;
 use super::{Place, Records};
 use crate::error::{Error, Result};
 
@@ -96,6 +97,7 @@ impl Records for JsonArray {
         self.bytes.skip_blank()?;
         let start = json.len();
         let separator = self.read_element(json)?;
+        without_nan(json, start);
         self.is_over = separator == b']';
         let is_empty = json[start..].trim_ascii().is_empty();
         match separator {

@@ -129,6 +129,16 @@ impl LineReader {
         Ok(first)
     }
 
+    /// Whether no text is left.
+    pub(super) fn is_at_end(&mut self) -> Result<bool> {
+        let mut is_at_end = false;
+        self.with_buffer(|buffer| {
+            is_at_end = buffer.is_empty();
+            0
+        })?;
+        Ok(is_at_end)
+    }
+
     /// Skips white space.
     pub(super) fn skip_blank(&mut self) -> Result<()> {
         let n_blank = |buffer: &[u8]| buffer.iter().take_while(|byte| byte.is_ascii_whitespace()).count();

@@ -31,7 +31,10 @@ mod needs_arrow;
 #[cfg(feature = "arrow")]
 mod parquet;
 mod problem;
+mod python_numbers;
+mod row_text;
 mod table;
+mod table_shape;
 #[cfg(feature = "arrow")]
 mod thrift;
 
@@ -44,13 +47,14 @@ use std::fmt;
 use std::path::Path;
 
 pub(crate) use binary::OUT_OF_FOLDER;
+pub(crate) use cell_list::words_of_cell;
 pub(crate) use compressed::is_plain;
-pub use conll_lines::{WordColumns, is_conll};
+pub use conll_lines::{WordColumns, WordForm, is_conll};
 pub(crate) use csv_rows::{CsvRow, CsvRows};
 pub(crate) use delimiter::ROWS_TO_COMPARE;
 pub use delimiter::delimiter_of;
-pub(crate) use encoding::way_of_lossy;
 pub use encoding::way_to_utf8;
+pub(crate) use encoding::{is_western_file, way_of_lossy};
 pub use entries::{Split, find_files};
 pub(crate) use entries::{TEST, TRAIN, VALID};
 pub(crate) use json::is_json_lines;

@@ -10,7 +10,8 @@ use crate::corpus::origins;
 use crate::formats::{FileFormat, Split, find_files};
 
 /// Names of such classes in lower case.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
+    "\\n",
     "nan",
     "null",
     "n/a",
@@ -131,6 +132,7 @@ mod tests {
             (&["neg", "pos", "unsup"], &["unsup"]),
             (&["NA", "DE", "FR"], &[]),
             (&["NA", "good", "bad"], &["NA"]),
+            (&["\\N", "n", "p"], &["\\N"]),
         ] {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             let found: Vec<&str> = names.iter().map(String::as_str).filter(|name| is_missing(name, &names)).collect();

@@ -9,6 +9,7 @@ mod records;
 mod row;
 mod several;
 mod stream;
+mod wide_rows;
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -181,8 +182,9 @@ fn check<'a>(
     // The first bad row decides where files have several formats.
     let format = report.shown.first().and_then(|row| FileFormat::by_name(&row.file));
     let mut remedy = remedy(task, format.unwrap_or(FileFormat::JSON), config);
-    if let Some(merged) = report.shown.first().and_then(|row| merged_labels(&row.file, config)) {
-        remedy = merged.into();
+    let of_table = |file: &Path| merged_labels(file, config).or_else(|| wide_rows::advice(file, config));
+    if let Some(found) = report.shown.first().and_then(|row| of_table(&row.file)) {
+        remedy = found.into();
     }
     if let Some(row) = report.shown.iter().find(|row| row.problem.ends_with(RowProblem::NUMBERED)) {
         remedy = format!("{remedy}{}", counted_from_zero(&row.file, task, config)).into();
@@ -343,12 +345,16 @@ fn names_of<'a>(labels: impl Iterator<Item = &'a Label>) -> Result<Vec<String>> 
         names = numbered.into_iter().map(|(_, name)| name).collect();
     }
     match names.as_slice() {
-        // Bad rows are reported first.
-        [] => Ok(names),
         [only] => Err(Error::Invalid(format!(
             "all rows have the label {only:?}: there is nothing to learn from one class; add rows of other classes, or name \
-             all classes in data.labels.names"
+             all classes in data.labels.names{}",
+            if only == "O" {
+                "; tags in another column of CoNLL files have its number: data.labels.tags_field=2"
+            } else {
+                ""
+            }
         ))),
+        // Without names, bad rows are reported first.
         _ => Ok(names),
     }
 }

@@ -1,5 +1,6 @@
 //! Labelled rows in a form that the run does not read: tables with other names or none, CoNLL by another name, and fastText.
 
+mod exported;
 mod guess;
 mod marked_lines;
 mod slashed;
@@ -12,12 +13,13 @@ use self::guess::{are_names, cells, guess, left_out, other_classes, texts, uncle
 use super::several::Several;
 use super::{FAST_TEXT, LabelConfig};
 use crate::corpus::jq::{piped, with_other_output};
-use crate::corpus::pairs::{check_delimiter, flag, refuse_lines_above, rows_above};
+use crate::corpus::one_hot;
+use crate::corpus::pairs::{check_delimiter, flag, refuse_further_headers, refuse_lines_above, rows_above};
 use crate::corpus::scores;
 use crate::corpus::table_lines::ending_of_table;
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
-use crate::formats::{CsvRows, FileFormat, LineReader, WordColumns, is_conll, way_of_lossy};
+use crate::formats::{CsvRows, FileFormat, LineReader, WordColumns, WordForm, is_conll, way_of_lossy};
 
 /// Lines that show the form of a file.
 const LINES: usize = 200;
@@ -35,11 +37,12 @@ fn find_form(path: &Path, task: Task, config: &LabelConfig) -> Result<()> {
     let format = FileFormat::by_name(path);
     let is_table = format.is_some_and(|format| [FileFormat::CSV, FileFormat::TSV].contains(&format));
     let is_of_lines = is_table || format.is_none_or(FileFormat::has_tags);
-    if task == Task::Tagging
-        && is_of_lines
-        && let Some(found) = slashed::advice(path, &first_lines(path)?)
-    {
-        return Err(Error::corpus(path, found));
+    if task == Task::Tagging && is_of_lines {
+        let lines = first_lines(path)?;
+        let tagged = || exported::advice(path, &lines, task).filter(|_| !is_table);
+        if let Some(found) = slashed::advice(path, &lines).or_else(tagged) {
+            return Err(Error::corpus(path, found));
+        }
     }
     if format.is_some() && !is_table {
         return Ok(());
@@ -49,12 +52,13 @@ fn find_form(path: &Path, task: Task, config: &LabelConfig) -> Result<()> {
     let refuse = |found: String| Err(Error::corpus(path, found));
     let of_words = table.as_ref().filter(|_| task == Task::Tagging).and_then(|rows| words::of(rows, config));
     if let Some(found) = &of_words {
-        return refuse(match is_conll(&first_lines(path)?) {
+        let lines = first_lines(path)?;
+        return refuse(match is_conll(&lines) {
             true => format!(
                 "each line has one word, and blank lines divide sentences, as in CoNLL files: leave out the first row, with {} > rows.conll",
                 piped(path, "tail -n +2")
             ),
-            false => found.advice(path)?,
+            false => found.advice(path, &lines),
         });
     }
     if table.as_ref().is_some_and(|rows| rows.is_empty() || lacking(&rows[0], &columns).is_empty()) {
@@ -73,39 +77,23 @@ fn find_form(path: &Path, task: Task, config: &LabelConfig) -> Result<()> {
     {
         return refuse(found);
     }
+    if let Some(found) = exported::advice(path, &lines, task).filter(|_| !is_table) {
+        return refuse(found);
+    }
     if !is_table && let Some(ending) = ending_of_table(&lines) {
         return refuse(format!(
             "its lines are the rows of a table, which its name does not tell: let its name end in .{ending}"
         ));
     }
     if let Some(rows) = &table {
-        if let Some(found) = quotes_as_text(path, rows, &lines) {
-            return refuse(found);
-        }
+        check_delimiter(path, rows)?;
+        refuse_further_headers(path, rows)?;
         let n_above = rows_above(rows);
         if n_above > 0 {
             return Err(refuse_lines_above(path, rows, n_above));
         }
-        check_delimiter(path, rows)?;
     }
     table.map_or(Ok(()), |rows| refuse(other_names(path, &rows, task, &columns)))
-}
-
-/// Says how quotes without a partner become text in a table whose columns are divided by tabs. `None` if they join no lines.
-fn quotes_as_text(path: &Path, rows: &[Vec<String>], lines: &[String]) -> Option<String> {
-    // Cells between tabs have no tabs.
-    let is_joined = |cell: &String| cell.contains('\n') && cell.contains('\t');
-    let n_tabs = |line: &String| line.matches('\t').count();
-    let is_usual = |n: usize| n > 0 && 2 * lines.iter().filter(|line| n_tabs(line) == n).count() > lines.len();
-    if !lines.iter().take(3).any(|line| is_usual(n_tabs(line))) || !rows.iter().flatten().any(is_joined) {
-        return None;
-    }
-    let program = r#"sed -E 's/\r$//; s/"/""/g; s/\t/"\t"/g; s/.*/"&"/'"#;
-    Some(format!(
-        "a quote (\") without a partner joins lines of the table into one cell: quotes seem to be text here\n  to keep them as text: {} > \
-         rows.tsv",
-        piped(path, program)
-    ))
 }
 
 /// Says how lines of fastText become a table. A text may have several classes, of which the table has the first.
@@ -132,7 +120,7 @@ fn of_fast_text(path: &Path, lines: &[String], config: &LabelConfig) -> String {
 
 /// Says how lines in CoNLL columns are read.
 fn conll(lines: &[String], task: Task) -> Option<String> {
-    let is_universal = WordColumns::of(lines).is_some_and(|columns| columns.is_universal);
+    let is_universal = WordColumns::of(lines).is_some_and(|columns| columns.form == WordForm::Universal);
     let read = match task {
         Task::Tagging => "let its name end in",
         _ => "--task tagging reads them from a file whose name ends in",
@@ -205,7 +193,15 @@ fn other_names(path: &Path, rows: &[Vec<String>], task: Task, columns: &[(&'stat
         }
     }
 
-    let unclear = unclear_class(rows, task, &meant, columns);
+    let marks = || {
+        let cells_of = |name: &str| -> Vec<String> {
+            let at = first.iter().position(|cell| cell.trim() == name);
+            at.map_or_else(Vec::new, |at| cells(rows, at).map(|cell| cell.trim().to_owned()).collect())
+        };
+        let label = &columns.get(1)?.1;
+        one_hot::advice(first.iter().map(|name| name.trim()), &cells_of, label, (path, FileFormat::by_name(path)?))
+    };
+    let unclear = unclear_class(rows, task, &meant, columns).map(|found| marks().unwrap_or(found));
     let is_class = |at: usize| unclear.is_some() && meant[1] == Some(at);
     let name = |at: &Option<usize>| at.filter(|at| !is_class(*at)).map_or("NAME", |at| first[at].trim());
     let wrong =

@@ -114,9 +114,15 @@ impl Unresolved {
         self.input.texts()
     }
 
-    /// Lets labels that are texts of digits stand for numbers, for formats without numbers.
+    /// Lets labels that are texts of digits stand for numbers, and leaves out blanks around labels, for formats without numbers.
     pub(super) fn with_numbers(mut self) -> Self {
-        self.labels.iter_mut().for_each(|label| label.number = label.name.parse().ok());
+        for label in &mut self.labels {
+            let name = label.name.trim();
+            if !name.is_empty() && name.len() < label.name.len() {
+                label.name = name.to_owned();
+            }
+            label.number = label.name.parse().ok();
+        }
         self
     }
 

@@ -57,13 +57,10 @@ impl Several {
             Self::Lists { are_quoted: false } => r#"re.split(r"\s*,\s*|\s+", cell.strip().strip("[] "))[0]"#.to_owned(),
             Self::Divided(divider) => format!("cell.split(\"{divider}\")[0].strip()"),
         };
-        let delimiter = match CsvRows::first_rows_by_name(file).map_or(b',', |(delimiter, _)| delimiter) {
-            b'\t' => "\\t".to_owned(),
-            other => char::from(other).to_string(),
-        };
+        let options = CsvRows::options_of_python(file);
         let script = format!(
             "python3 -c 'import csv, json, re\nfirst = lambda cell: {first}\nfor row in csv.DictReader(open(0, encoding=\"utf-8-sig\", \
-             newline=\"\"), delimiter=\"{delimiter}\"):\n  row[\"{column}\"] = first(row[\"{column}\"])\n  if row[\"{column}\"]: \
+             newline=\"\"){options}):\n  row[\"{column}\"] = first(row[\"{column}\"])\n  if row[\"{column}\"]: \
              print(json.dumps(row))'"
         );
         Some(format!("{} > rows.jsonl", fed(file, &script)))

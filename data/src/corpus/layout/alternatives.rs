@@ -23,6 +23,8 @@ const MORE_WAYS: [&str; 9] =
 /// Words of names of lists with the answers to them.
 const REPLIES: [&str; 9] =
     ["responses", "response", "answers", "answer", "replies", "reply", "outputs", "completions", "reactions"];
+/// Words of names of lists with several questions that have one answer.
+const QUESTIONS: [&str; 5] = ["questions", "queries", "prompts", "utterances", "inputs"];
 /// Rows from which a class of its own in each row is not chance.
 const ENOUGH_ROWS: usize = 3;
 
@@ -30,6 +32,8 @@ const ENOUGH_ROWS: usize = 3;
 pub(super) struct Alternatives {
     texts: String,
     replies: Option<String>,
+    /// Whether one reply, which is a text rather than a list, belongs to all texts.
+    is_one_reply: bool,
     label: Option<String>,
     /// Whether each reply belongs to the text at the same place.
     is_aligned: bool,
@@ -57,7 +61,15 @@ pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Alternatives> {
     let label = columns.iter().find(is_class).map(|(name, column)| (name.clone(), is_own(column)));
 
     let certain = find(&WAYS);
-    let replies = find(&REPLIES).filter(|name| Some(*name) != certain);
+    let listed = find(&REPLIES).filter(|name| Some(*name) != certain);
+    let is_text =
+        |name: &&String| columns.get(*name).is_some_and(|column| column.is_string && 2 * column.n > rows.len());
+    let one = || fields().filter(is_text).find(|name| has_word(name, &REPLIES) && !is_about(name));
+    // A list of several texts next to one answer has several questions.
+    let asks = |name: &&String| lists_in(rows, name).iter().any(|list| list.len() > 1);
+    let has_questions = certain.into_iter().chain(find(&QUESTIONS)).any(|name| asks(&name));
+    let replies = listed.or_else(|| one().filter(|_| has_questions));
+    let is_one_reply = listed.is_none() && replies.is_some();
     let texts = certain.or_else(|| find(&MORE_WAYS).filter(|name| Some(*name) != replies));
     // Where each row is a class of its own, a list under any other name has examples of it, too.
     let is_own_class = label.as_ref().is_some_and(|(_, is_own)| *is_own);
@@ -68,7 +80,8 @@ pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Alternatives> {
     // The text that all of them are about belongs to each.
     let has_text = columns.iter().any(|(name, column)| {
         let is_label = label.as_ref().is_some_and(|(label, _)| label == name);
-        column.is_string && column.has_words() && !column.is_constant() && !is_label && !is_about(name)
+        let is_reply = replies == Some(name);
+        column.is_string && column.has_words() && !column.is_constant() && !is_label && !is_reply && !is_about(name)
     });
     let is_sure = certain.is_some() && label.is_some() || is_own_class || replies.is_some();
     let lengths = |name: &String| -> Vec<usize> {
@@ -81,6 +94,7 @@ pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Alternatives> {
     (is_sure && !has_text).then(|| Alternatives {
         texts: texts.clone(),
         replies: replies.cloned(),
+        is_one_reply,
         label: label.map(|(name, _)| name),
         is_aligned,
     })
@@ -104,7 +118,7 @@ impl RowReader<'_> {
         let begin = wrapped.filter(|_| inside.is_some()).map_or(String::new(), |list| format!("{} | ", list.in_jq()));
         let command = |program: &str| jq::command(file, format, &format!("{begin}{program}"));
 
-        let Alternatives { texts, replies, label, is_aligned } = &found;
+        let Alternatives { texts, replies, is_one_reply, label, is_aligned } = &found;
         let path = path_in_jq(std::slice::from_ref(texts));
         let classify = label.as_ref().map(|label| {
             let program = format!("{{text: {path}[], label: {}}}", in_jq(label));
@@ -117,12 +131,16 @@ impl RowReader<'_> {
         let answer = replies.as_ref().map(|replies| {
             let replies = in_jq(replies);
             let program = match is_aligned {
+                _ if *is_one_reply => {
+                    format!("{{prompt: {path}[]?, completion: {replies}}} | select((.prompt | strings | . != \"\") and .completion)")
+                }
                 true => format!(
                     "[{path}, {replies}] | transpose[] | select(.[0] and .[1]) | {{prompt: .[0], completion: .[1]}}"
                 ),
                 false => format!("{{prompt: {path}[], completion: {replies}[]}}"),
             };
             let first = match is_aligned {
+                _ if *is_one_reply => String::new(),
                 true => String::new(),
                 false => format!(" (to keep the first answer alone, write {replies}[0] for {replies}[])"),
             };

@@ -8,7 +8,8 @@ use super::preferred::is_answer_word;
 use super::recognize::{is_name_of_someone, texts_in};
 use super::{Layout, RowReader};
 use crate::corpus::columns::column_at;
-use crate::corpus::fields::words_of;
+use crate::corpus::fields::{is_about, is_id_name, words_of};
+use crate::corpus::reviews::{is_reply, is_review};
 use crate::corpus::roles::{Role, is_of, rank};
 use crate::corpus::share::listed;
 use crate::corpus::text::{Conversation, Rating, Task, TextFormat};
@@ -32,19 +33,33 @@ impl RowReader<'_> {
         if self.task != Task::Lm || !keeps_task {
             return Ok(layout);
         }
-        let texts = texts_in(rows, order);
+        // Numbers, of telephones say, answer nothing, unless they are called an answer.
+        let is_text = |name: &String| {
+            let is_called = is_of(Role::Answer, name) || is_of(Role::Question, name);
+            is_called || !column_at(rows, name).has_numbers()
+        };
+        let texts: Vec<String> = texts_in(rows, order).into_iter().filter(is_text).collect();
+        let layout = match layout {
+            Layout::Pairs { source, target } if is_chat && !is_text(&source) => Layout::Texts { field: target },
+            Layout::Pairs { source, target } if is_chat && !is_text(&target) => Layout::Texts { field: source },
+            other => other,
+        };
         let pair = match layout.clone() {
             Layout::Pairs { source, target } => Some([source, target]),
             Layout::Labelled { text, label } if is_chat => {
                 let others = texts.iter().filter(|name| **name != label).count();
-                // Marks answer nothing.
-                let is_mark = column_at(rows, &label).has_no_texts();
+                // Marks, states and names answer nothing, unless they are called an answer.
+                let column = column_at(rows, &label);
+                let is_word = !column.has_words() && (column.recurs() || is_id_name(&label) || is_about(&label));
+                let is_mark = column.has_no_texts() || is_word && !is_of(Role::Answer, &label);
                 if others > 1 { two_of(&texts) } else { Some([text, label]).filter(|_| !is_mark) }
             }
             Layout::Texts { .. } if is_chat => two_of(&texts),
             _ => return Ok(layout),
         };
 
+        let is_turned = |[one, other]: &[String; 2]| is_reply(one) && is_review(other);
+        let pair = pair.map(|pair| if is_turned(&pair) { [pair[1].clone(), pair[0].clone()] } else { pair });
         let field = |[question, answer]: &[String; 2]| format!("{question},{answer}");
         if pair.as_ref().is_some_and(|pair| are_rated(rows, pair, &field(pair))) {
             return Ok(Layout::Rated);
@@ -74,7 +89,8 @@ fn are_rated(rows: &[Map<String, Value>], pair: &[String; 2], field: &str) -> bo
     let is_rated = |row: &Map<String, Value>| {
         let mut rest = row.clone();
         rest.retain(|name, _| !pair.contains(name));
-        Rating::of(&rest).is_some() && Conversation::of(row, field).is_ok()
+        // The names of both tell of what it is.
+        Rating::of(row).is_some() && Rating::of(&rest).is_some() && Conversation::of(row, field).is_ok()
     };
     !is_name_of_someone(rows, &pair[1]) && rows.iter().any(is_rated)
 }

@@ -9,9 +9,9 @@ use super::recognize::texts_in;
 use super::{Layout, RowReader};
 use crate::corpus::asked::Asked;
 use crate::corpus::columns::columns_of;
-use crate::corpus::fields::{names_behind, with_text_behind};
+use crate::corpus::fields::{ANSWERS, names_behind, with_text_behind};
 use crate::corpus::jq::{self, path_in_jq};
-use crate::corpus::pairs::flag;
+use crate::corpus::pairs::{flag, says_direction};
 use crate::corpus::path::value_at;
 use crate::corpus::share::listed;
 use crate::corpus::text::{Task, is_system};
@@ -112,6 +112,29 @@ impl RowReader<'_> {
         format!("\nto learn one text alone: {}{others}", flags.join(" "))
     }
 
+    /// Turns a pair round if the configuration has one of its fields on the other side. Fields of the configuration that the rows have
+    /// stay.
+    pub(super) fn turned(&self, layout: Layout, rows: &[Map<String, Value>]) -> Layout {
+        let now = self.corpus;
+        let Layout::Pairs { source, target } = layout else { return layout };
+        let is_turned = now.source_field == target || now.target_field == source;
+        let [source, target] = if is_turned { [target, source] } else { [source, target] };
+        let kept = |now: &String, found| if rows.iter().any(|row| has(row, now)) { now.clone() } else { found };
+        Layout::Pairs { source: kept(&now.source_field, source), target: kept(&now.target_field, target) }
+    }
+
+    /// Whether the names of a pair, or the configuration, say which text is the source. Other layouts have no direction.
+    pub(super) fn knows_direction(&self, layout: &Layout) -> bool {
+        let (Layout::Pairs { source, target } | Layout::Answers { question: source, answer: target }) = layout else {
+            return true;
+        };
+        if ANSWERS.contains(&[source.as_str(), target.as_str()]) {
+            return true;
+        }
+        let is_set = self.corpus.source_field == *source || self.corpus.target_field == *target;
+        is_set || says_direction(source, target)
+    }
+
     /// Returns the settings that this reader lacks to read pairs with these fields.
     pub(super) fn pair_flags(&self, source: &str, target: &str) -> Vec<String> {
         let of_source = ("data.corpus.source_field", &self.corpus.source_field, source);
@@ -139,7 +162,7 @@ fn command_for_chat(asked: &Asked, file: &Path, format: FileFormat) -> String {
     let path = |name: &String| path_in_jq(&name.split('.').map(str::to_owned).collect::<Vec<_>>());
     let parts: Vec<String> = asked.parts.iter().map(path).collect();
     let program = format!(
-        "{{prompt: ([{}] | map(strings | select(. != \"\")) | join(\"\\n\")), completion: {}}}",
+        "{{prompt: ([{}] | map(strings | select(. != \"\")) | join(\"\\n\")), completion: {}}} | select(.completion | strings | . != \"\")",
         parts.join(", "),
         path(&asked.answer)
     );

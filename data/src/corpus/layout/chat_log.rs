@@ -6,6 +6,7 @@ use regex::Regex;
 
 use super::RowReader;
 use super::foreign::{MESSAGES, READ_ROW, names_of, what};
+use crate::corpus::anki;
 use crate::corpus::jq::{fed, piped};
 use crate::corpus::text::Task;
 use crate::error::{Error, Result};
@@ -49,6 +50,9 @@ impl RowReader<'_> {
             return Ok(());
         }
 
+        if let Some(found) = anki::advice(file, ["prompt", "completion"]) {
+            return Err(Error::corpus(file, found));
+        }
         let rows_are = match of_chat(&lines) {
             Some((names, message)) => {
                 let command = fed(file, &script(&names[1], &message));

@@ -7,12 +7,12 @@ use serde_json::{Map, Value};
 use super::recognize::{annotated_copies, compared_texts, list_of_messages, strings_of};
 use super::spans::{SpanList, has_span, span_form};
 use super::{Layout, RowReader, UNKNOWN};
+use crate::corpus::class_texts::{Strings, are_two_texts, has_partner, is_part_of, texts_of_class};
 use crate::corpus::columns::{Column, choose_class, column_at, columns_of, rank_of_class};
-use crate::corpus::fields::{
-    Strings, are_two_texts, has_label_word, has_word_of_class, is_label, is_likely_label, texts_of_class,
-};
+use crate::corpus::fields::{has_label_word, has_word_of_class, is_label, is_likely_label};
 use crate::corpus::jq::{self, path_in_jq};
 use crate::corpus::labelled::LabelConfig;
+use crate::corpus::one_hot;
 use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_changed_into, is_of, is_reply};
 use crate::corpus::share;
@@ -121,6 +121,20 @@ impl RowReader<'_> {
         }
     }
 
+    /// Says which fields can be the class, or how it is made of fields with a mark for each class. Empty if one field surely is the class.
+    pub(super) fn unclear_class(
+        &self,
+        rows: &[Map<String, Value>],
+        order: &[String],
+        source: (&Path, FileFormat),
+    ) -> String {
+        let cell = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let cells = |name: &str| rows.iter().filter_map(|row| Some(cell(value_at(row, name)?))).collect();
+        let marks = || one_hot::advice(order.iter().map(String::as_str), &cells, &self.labels.label_field, source);
+        let found = unclear_class(rows, order, self.labels).map(|found| marks().unwrap_or(found));
+        found.map_or_else(String::new, |found| format!("\n{found}"))
+    }
+
     /// Lets a class belong to most of the text of its rows, where the fields have less than half of it. Fields that the user has named stay.
     pub(super) fn with_most_text(&self, layout: Layout, rows: &[Map<String, Value>]) -> Layout {
         if self.task != Task::Classification {
@@ -178,7 +192,7 @@ pub(super) fn other_classes(rows: &[Map<String, Value>], label: &str, texts: &[&
 }
 
 /// Says which fields can be the class, if three or more can and no name tells which one it is.
-pub(super) fn unclear_class(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig) -> Option<String> {
+fn unclear_class(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig) -> Option<String> {
     let columns = columns_of(rows);
     let texts = texts(rows, order, labels, None);
     let can_be = |(name, column): &(&str, &Column)| {
@@ -235,16 +249,33 @@ fn texts(rows: &[Map<String, Value>], order: &[String], labels: &LabelConfig, la
     // The same words in all rows are not a text, and an annotated copy of one has what a class is made of.
     let names: Vec<&str> = strings.iter().map(|column| column.name).collect();
     let mut others = annotated_copies(rows, &names);
-    others.extend(names.iter().filter(|name| columns[**name].is_constant()).map(|name| (*name).to_owned()));
+    let is_constant = |name: &&&str| columns[**name].is_constant() && !has_partner(name, names.iter().copied());
+    others.extend(names.iter().filter(is_constant).map(|name| (*name).to_owned()));
     let is_other = |column: &Strings<'_>| column.name != text && others.iter().any(|name| name == column.name);
     if !strings.iter().all(is_other) {
         strings.retain(|column| !is_other(column));
     }
+    let value =
+        |row: &'_ Map<String, Value>, name: &str| value_at(row, name).and_then(Value::as_str).map(str::to_owned);
+    let is_part = |name: &str, whole: &str| {
+        let both: Vec<_> = rows.iter().filter_map(|row| Some((value(row, name)?, value(row, whole)?))).collect();
+        is_part_of(both.iter().map(|(text, whole)| (text.trim(), whole.trim())))
+    };
+    let all: Vec<&str> = strings.iter().map(|column| column.name).collect();
+    strings.retain(|column| {
+        let at = all.iter().position(|name| *name == column.name);
+        let is_copied = |(other, name): (usize, &&str)| {
+            Some(other) != at && is_part(column.name, name) && (Some(other) < at || !is_part(name, column.name))
+        };
+        column.name == text || !all.iter().enumerate().any(is_copied)
+    });
     // Nobody has the answer to a text when it is classified.
     let is_asked = |column: &Strings<'_>| !is_reply(column.name) && column.has_words(2);
     let has_question = strings.iter().any(|column| is_of(Role::Question, column.name));
     if strings.iter().any(is_asked) && !has_question {
-        strings.retain(|column| column.name == text || !is_reply(column.name));
+        let all: Vec<&str> = strings.iter().map(|column| column.name).collect();
+        let is_text = |name: &str| name == text || !is_reply(name) || has_partner(name, all.iter().copied());
+        strings.retain(|column| is_text(column.name));
     }
     let questions: Vec<&str> =
         strings.iter().map(|column| column.name).filter(|name| is_of(Role::Question, name)).collect();

@@ -6,14 +6,14 @@ use serde_json::{Map, Value};
 
 use super::choices::Choices;
 use super::extractive::Extractive;
-use super::foreign::{Foreign, WayOut, are_trees, foreign};
+use super::foreign::{Foreign, WayOut, are_trees, asked_in_turns, foreign, opened, unread_answer, unread_turns};
 use super::marked::Marked;
 use super::preferred::Preferred;
 use super::recognize::names_in;
-use super::said::lacking;
-use super::{RowReader, choices, extractive, joined, marked, preferred};
+use super::said::{lacking, without};
+use super::{RowReader, choices, extractive, joined, marked, placed, preferred, reasoned, replied};
 use crate::corpus::jq;
-use crate::corpus::text::{Task, TextFormat};
+use crate::corpus::text::{Task, TextConfig, TextFormat};
 use crate::error::{Error, Result};
 use crate::formats::FileFormat;
 
@@ -61,6 +61,12 @@ impl RowReader<'_> {
         }
 
         let they_have = they_have(rows, format);
+        let is_chat = self.task == Task::Lm && self.text.format == TextFormat::Chat;
+        let is_text = matches!(self.task, Task::Lm | Task::Translation) && !format.has_tags();
+        // Lists of answers in turn are neither options nor several answers of one question.
+        if let Some(found) = asked_in_turns(rows).or_else(|| opened(rows, is_chat)).filter(|_| is_text) {
+            return bad(self.of_foreign(found, (file, format), &they_have));
+        }
         let chooses = matches!(self.task, Task::Lm | Task::Translation | Task::Classification) && !format.has_tags();
         if let Some(found) = choices::of(rows).filter(|_| chooses) {
             return bad(self.of_choices(&found, (file, format), &they_have));
@@ -68,34 +74,65 @@ impl RowReader<'_> {
         let is_labelled = matches!(self.task, Task::Classification | Task::Tagging);
 
         if !is_labelled && !format.has_tags() {
-            let is_chat = self.task == Task::Lm && self.text.format == TextFormat::Chat;
             if let Some(found) = preferred::of(rows).filter(|_| !is_chat || !are_trees(rows)) {
                 return bad(self.of_preferred(&found, (file, format), &they_have));
             }
-            if let Some(Foreign { name, way_out }) = foreign(rows, is_chat) {
-                let way_out = match way_out {
-                    WayOut::Text(text) => text,
-                    WayOut::OfAll(what, program) => {
-                        format!("{what}: {}", jq::command_of_all(file, format, &program))
-                    }
-                    WayOut::Program(what, program) => format!("{what}: {}", jq::command(file, format, &program)),
-                };
-                return bad(format!(
-                    "{}: its rows are {name}{they_have}, which Kiln does not read\n{way_out}",
-                    file.display()
-                ));
+            if let Some(found) = foreign(rows, is_chat) {
+                return bad(self.of_foreign(found, (file, format), &they_have));
             }
             if let Some(found) = marked::of(rows) {
                 return bad(self.of_marked(&found, (file, format), &they_have));
             }
-            if let Some(found) = extractive::of(rows).filter(|_| !self.has_named_a_field(rows)) {
+            let is_unnamed = !self.has_named_a_field(rows);
+            if let Some(found) = reasoned::of(rows).filter(|_| is_unnamed) {
+                return bad(self.of_reasoned(&found, (file, format), &they_have));
+            }
+            if let Some(found) = placed::of(rows).or_else(|| extractive::of(rows)).filter(|_| is_unnamed) {
                 return bad(self.of_extractive(&found, (file, format), &they_have));
+            }
+            if let Some(found) = replied::of(rows).filter(|_| is_unnamed) {
+                return bad(self.of_replied(&found, (file, format), &they_have));
             }
         }
         if let Some(fields) = joined::words_in_text(rows).filter(|_| self.task == Task::Tagging) {
             return bad(joined::advice(file, format, rows, &fields));
         }
         Ok(())
+    }
+
+    /// Refuses rows that this reader takes for conversations while their last answer stands in another field.
+    pub(super) fn check_unread_answer(
+        &self,
+        file: &Path,
+        format: FileFormat,
+        rows: &[Map<String, Value>],
+    ) -> Result<()> {
+        let is_chat = self.task == Task::Lm && self.text.format == TextFormat::Chat;
+        let is_usual = self.text.field == TextConfig::default().field;
+        let found = (is_chat && is_usual && preferred::of(rows).is_none())
+            .then(|| unread_answer(rows).or_else(|| unread_turns(rows)))
+            .flatten();
+        found.map_or(Ok(()), |found| {
+            Err(Error::BadRows(self.of_foreign(found, (file, format), &they_have(rows, format))))
+        })
+    }
+
+    /// Says how rows of another layout become conversations.
+    pub(super) fn of_foreign(&self, found: Foreign, (file, format): (&Path, FileFormat), they_have: &str) -> String {
+        let Foreign { name, way_out } = found;
+        let (way_out, makes_messages) = match way_out {
+            WayOut::Text(text) => (text, false),
+            WayOut::OfAll(what, program) => {
+                let command = jq::command_of_all(file, format, &program);
+                (format!("{what}: {command}"), program.contains("messages"))
+            }
+            WayOut::Program(what, program) => {
+                (format!("{what}: {}", jq::command(file, format, &program)), program.contains("messages"))
+            }
+        };
+        let read = self.read_with("chat", TextFormat::Chat);
+        let read = if makes_messages { format!("\n{read}") } else { String::new() };
+        format!("{}: its rows are {name}{they_have}, which Kiln does not read\n{way_out}{read}", file.display())
     }
 
     /// Says how questions with options become prompts with all of them.
@@ -213,10 +250,4 @@ impl RowReader<'_> {
         }
         format!("and read rows.jsonl with {}", flags.join(" "))
     }
-}
-
-/// Names the fields that a command leaves out.
-pub(super) fn without(left_out: &[String]) -> String {
-    let shown = left_out.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
-    if left_out.is_empty() { String::new() } else { format!("\nthat leaves out {shown}") }
 }

@@ -24,7 +24,7 @@ pub(super) struct Extractive {
 
 /// Recognizes rows with a question and answers that are not a plain text, or with a text that [`ANSWERS`] would lose.
 pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Extractive> {
-    rows.iter().take(20).find_map(|row| of_row(row, rows).or_else(|| of_paragraphs(row)))
+    rows.iter().take(20).find_map(|row| of_row(row, rows).or_else(|| of_two_lists(row)).or_else(|| of_paragraphs(row)))
 }
 
 /// Recognizes such a row, which is one of `rows`.
@@ -159,8 +159,46 @@ fn of_paragraphs(row: &Map<String, Value>) -> Option<Extractive> {
     })
 }
 
+/// A text with a list of questions about it and another list with their answers, as CoQA has them: a conversation, because a question may be
+/// about the answers before. The objects of both lists have their text under the same name.
+fn of_two_lists(row: &Map<String, Value>) -> Option<Extractive> {
+    let found = |row: &Map<String, Value>| {
+        let context = row.iter().find(|(name, value)| is_of(Role::Context, name) && value.is_string())?.0.clone();
+        // Their names are plural.
+        let list = |role: Role| {
+            let is_list = |value: &Value| value.as_array().is_some_and(|list| list.iter().all(Value::is_object));
+            row.iter()
+                .find(|(name, value)| is_of(role, name.trim_end_matches('s')) && is_list(value))
+                .map(|(name, _)| name)
+        };
+        let (questions, answers) = (list(Role::Question)?, list(Role::Answer)?);
+        let [first, second] = [questions, answers].map(|name| row[name].as_array());
+        let (first, second) = (first?, second?);
+        let is_text = |(name, value): &(&String, &Value)| {
+            value.is_string() && second.first().is_some_and(|answer| answer.get(*name).is_some_and(Value::is_string))
+        };
+        let text = first.first()?.as_object()?.iter().find(is_text)?.0.clone();
+        (first.len() == second.len()).then(|| (context, [questions.clone(), answers.clone()], text))
+    };
+    let inside = |(name, value): (&String, &Value)| {
+        Some((format!("{}[] | ", in_jq(name)), found(value.as_array()?.first()?.as_object()?)?))
+    };
+    let (outer, (context, [questions, answers], text)) =
+        found(row).map(|found| (String::new(), found)).or_else(|| row.iter().find_map(inside))?;
+
+    let text = in_jq(&text);
+    let program = format!(
+        "{outer}{} as $context | {{messages: [[{}, {}] | transpose | to_entries[] | {{role: \"user\", content: ((if .key == 0 then $context + \
+         \"\\n\\n\" else \"\" end) + .value[0]{text})}}, {{role: \"assistant\", content: .value[1]{text}}}]}}",
+        in_jq(&context),
+        in_jq(&questions),
+        in_jq(&answers)
+    );
+    Some(Extractive { fields: vec![context, questions, answers], left_out: Vec::new(), program })
+}
+
 /// Returns the path to the first text of answers; an empty one for a text. Answers may be missing in the first row.
-fn first_text(value: &Value) -> Option<String> {
+pub(super) fn first_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if !text.trim().is_empty() => Some(String::new()),
         Value::Array(list) => match list.first()? {

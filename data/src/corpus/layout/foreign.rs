@@ -1,5 +1,11 @@
 //! Layouts of conversations that Kiln does not read: what they are, and how they become rows that it reads.
 
+mod asked_in_turns;
+mod by_field;
+mod histories;
+mod logged;
+mod notes;
+mod opened;
 mod persons;
 #[cfg(test)]
 mod tests;
@@ -9,11 +15,20 @@ mod transcript_tests;
 mod transcripts;
 mod trees;
 mod turns;
+mod who;
 
 use serde_json::{Map, Value};
 
-use self::persons::of_persons;
-pub(super) use self::persons::{MESSAGES, conditions, names_of, what};
+pub(super) use self::asked_in_turns::asked_in_turns;
+use self::by_field::{inside_objects, lists_of_speakers, numbered_speakers, two_lists};
+use self::histories::histories;
+pub(super) use self::histories::{names_facts, unread_turns};
+use self::logged::logged;
+pub(super) use self::logged::unread_answer;
+pub(super) use self::notes::conditions;
+pub(super) use self::opened::opened;
+pub(super) use self::persons::{MESSAGES, is_history, names_of, sessions_of, what};
+use self::persons::{of_numbered, of_persons};
 pub(super) use self::threads::are_trees;
 use self::threads::{linked, nested};
 use self::transcripts::transcripts;
@@ -29,7 +44,7 @@ use crate::corpus::text::{is_of_texts, is_written_list};
 pub(super) const READ_ROW: &str =
     r#"{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}"#;
 /// Names of roles in lower case, and what they mean.
-const ROLES: [(&str, &str); 25] = [
+const ROLES: [(&str, &str); 46] = [
     ("user", "user"),
     ("human", "user"),
     ("prompter", "user"),
@@ -39,6 +54,15 @@ const ROLES: [(&str, &str); 25] = [
     ("patient", "user"),
     ("instruction", "user"),
     ("question", "user"),
+    ("caller", "user"),
+    ("visitor", "user"),
+    ("guest", "user"),
+    ("requester", "user"),
+    ("end-user", "user"),
+    ("end_user", "user"),
+    ("apprentice", "user"),
+    ("inbound", "user"),
+    ("incoming", "user"),
     ("assistant", "assistant"),
     ("gpt", "assistant"),
     ("chatgpt", "assistant"),
@@ -52,6 +76,18 @@ const ROLES: [(&str, &str); 25] = [
     ("doctor", "assistant"),
     ("answer", "assistant"),
     ("response", "assistant"),
+    ("operator", "assistant"),
+    ("representative", "assistant"),
+    ("rep", "assistant"),
+    ("support", "assistant"),
+    ("advisor", "assistant"),
+    ("admin", "assistant"),
+    ("staff", "assistant"),
+    ("therapist", "assistant"),
+    ("counselor", "assistant"),
+    ("tutor", "assistant"),
+    ("outbound", "assistant"),
+    ("outgoing", "assistant"),
     ("system", "system"),
     ("developer", "system"),
     ("context", "system"),
@@ -70,7 +106,7 @@ pub(super) struct Foreign {
 /// How rows become ones that Kiln reads.
 pub(super) enum WayOut {
     /// What to make of them, and the program of jq that makes it.
-    Program(&'static str, String),
+    Program(String, String),
     /// The same for a program that reads all rows as one list.
     OfAll(String, String),
     Text(String),
@@ -80,13 +116,19 @@ pub(super) enum WayOut {
 pub(super) fn foreign(rows: &[Map<String, Value>], is_chat: bool) -> Option<Foreign> {
     let row = rows.first()?;
     let forms = [written_list, single_message, parts, texts_in_lists, tree];
-    let of_row =
-        linked(rows, is_chat).or_else(|| nested(rows)).or_else(|| forms.into_iter().find_map(|form| form(row)));
-    if of_row.is_some() {
-        return of_row;
+    let of_all = linked(rows, is_chat).or_else(|| nested(rows)).or_else(|| logged(rows)).or_else(|| histories(rows));
+    let of_all = of_all.or_else(|| of_numbered(rows, is_chat));
+    if let Some(found) = of_all.or_else(|| forms.into_iter().find_map(|form| form(row))) {
+        return Some(found);
+    }
+
+    // Each of two answers to compare may be a whole conversation: one of them is bad.
+    if row.contains_key("chosen") || row.contains_key("rejected") {
+        return None;
     }
     let of_rows = turns_by_role(rows).or_else(|| other_roles(rows)).or_else(|| transcripts(rows));
-    let of_rows = of_rows.or_else(|| of_persons(rows).filter(|_| is_chat));
+    let of_rows = of_rows.or_else(|| lists_of_speakers(rows)).or_else(|| two_lists(rows));
+    let of_rows = of_rows.or_else(|| of_persons(rows, is_chat));
     if let Some(found) = of_rows {
         return Some(found);
     }
@@ -94,8 +136,12 @@ pub(super) fn foreign(rows: &[Map<String, Value>], is_chat: bool) -> Option<Fore
     let mut dialogues = rows.to_vec();
     dialogues.iter_mut().for_each(|row| row.retain(|name, _| is_chat || is_dialogue(name)));
     let forms = [questions_in_turns, speakers, lists_of_two];
-    let found = forms.into_iter().find_map(|form| form(&dialogues)).or_else(|| alternating(rows, is_chat));
-    found.or_else(|| alternating_objects(rows).filter(|_| is_chat))
+    let found = forms
+        .into_iter()
+        .find_map(|form| form(&dialogues))
+        .or_else(|| numbered_speakers(rows, is_chat))
+        .or_else(|| alternating(rows, is_chat));
+    found.or_else(|| alternating_objects(rows).or_else(|| inside_objects(rows)).filter(|_| is_chat))
 }
 
 /// Returns what the name of a role means.
@@ -108,7 +154,7 @@ pub(super) fn meaning(role: &str) -> Option<&'static str> {
 fn with_messages(fields: &[&str], messages: &str) -> WayOut {
     let fields: Vec<String> = fields.iter().map(|field| in_jq(field)).collect();
     let program = format!("del({}) + {{messages: [{messages}]}}", fields.join(", "));
-    WayOut::Program("to make messages of them", program)
+    WayOut::Program("to make messages of them".into(), program)
 }
 
 /// Does the same with the rows that fulfil a `condition` of jq.
@@ -124,7 +170,7 @@ fn written_list(row: &Map<String, Value>) -> Option<Foreign> {
     let (field, _) = row.iter().find(|(_, value)| is_written_list(value))?;
     Some(Foreign {
         name: format!("conversations whose \"{field}\" is a string"),
-        way_out: WayOut::Program("to make a list of the JSON in it", format!("{} |= fromjson", in_jq(field))),
+        way_out: WayOut::Program("to make a list of the JSON in it".into(), format!("{} |= fromjson", in_jq(field))),
     })
 }
 
@@ -172,6 +218,6 @@ fn texts_in_lists(row: &Map<String, Value>) -> Option<Foreign> {
     let joined = r#"if (.content | type) == "array" then .content |= (map(.text // empty) | join("")) else . end"#;
     Some(Foreign {
         name: format!("conversations whose messages in \"{field}\" are lists of parts"),
-        way_out: WayOut::Program("to make one text of the parts", format!("{} |= map({joined})", in_jq(field))),
+        way_out: WayOut::Program("to make one text of the parts".into(), format!("{} |= map({joined})", in_jq(field))),
     })
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::RowReader;
 use crate::corpus::jq::{fed, kept_apart};
 use crate::corpus::plain_forms::text_of_page;
-use crate::corpus::text::Task;
+use crate::corpus::text::{Task, rows_of_tags};
 use crate::error::{Error, Result};
 use crate::formats::{FileFormat, LineReader};
 
@@ -51,6 +51,10 @@ impl RowReader<'_> {
         };
         let is_markup = is_page || first.starts_with("<?xml");
         if is_markup && FileFormat::by_name(file).is_none() {
+            if let Some((made, _)) = rows_of_tags(file) {
+                let said = format!("is XML, and rows are wanted\n{made}\nand read rows.jsonl with the same flags");
+                return Err(Error::corpus(file, said));
+            }
             let said = format!(
                 "is XML or HTML, and rows are wanted, such as JSON objects in lines: write its elements as rows\n{reads_text} reads it as text, {}",
                 text_of_page(file)

@@ -4,9 +4,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::converted::without;
 use super::references::{each, names_several};
-use super::said::name_of;
+use super::said::{name_of, without};
 use super::{Layout, RowReader, extractive};
 use crate::corpus::fields::{ANSWERS, words_of};
 use crate::corpus::jq::{self, path_in_jq};

@@ -15,10 +15,13 @@
 //! | texts | one text | lm or mlm |
 //! | rows by their ids, texts by keys or a list of rows in one object | `by_id.rs`, `by_key.rs`, `wrapped.rs` | nothing: the message says how to make rows of it |
 //! | messages in rows of their own, of parts, in a string, with other roles or of persons | `foreign.rs` | nothing: the message says how to make messages of them |
+//! | requests with replies, earlier turns with an answer, persons by conversation | `foreign.rs` | the same |
+//! | answers with the reasoning before them, texts with replies in objects | `reasoned.rs`, `replied.rs` | nothing: the message says how to make prompts and completions of them |
 //! | several answers | `preferred.rs` | nothing: the message says how to make preferences of them |
 //! | questions with options | `choices.rs` | nothing: the message says how to make prompts and completions of them |
 //! | texts that are lists of words, or strings or lists of parts | `word_lists.rs`, `mixed.rs` | nothing: the message says how to make one text of each |
 //! | questions about a text | `extractive.rs` | nothing: the message says how to make prompts and completions of them |
+//! | answers at places in a document, or by language | `placed.rs` | nothing: the message says how to make prompts and completions of them |
 //! | several answers with marks | `marked.rs` | nothing: the message says how to make completions of the right ones |
 //! | answers without texts | `mended.rs` | nothing: the message says how to make texts of them |
 //! | several texts with the same class or the same answers | `alternatives.rs` | nothing: the message says how to make a row of each |
@@ -63,15 +66,19 @@ mod notes;
 mod other_spelling;
 mod pandas;
 mod parts;
+mod placed;
 mod preferred;
+mod reasoned;
 mod recognize;
 mod references;
 mod rejected;
+mod replied;
 #[cfg(test)]
 mod roles_tests;
 mod said;
 mod scored;
 mod second_text;
+mod sessions;
 mod slack;
 mod spans;
 mod spelled;
@@ -91,15 +98,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use self::classes::{LabelList, advice_for_marks, has, of_classes, of_spans, other_classes, unclear_class};
+use self::classes::{LabelList, advice_for_marks, of_classes, of_spans, other_classes};
 use self::converted::they_have;
+use self::foreign::is_history;
 use self::recognize::{is_rated, recognize, tagged};
 use self::said::name_of;
-use super::fields::ANSWERS;
+use self::wrapped::WrappedList;
 use super::jq;
 use super::json::{FirstRows, usual_rows};
 use super::labelled::LabelConfig;
-use super::pairs::{CorpusConfig, CorpusFormat, OR_REVERSED, says_direction};
+use super::pairs::{CorpusConfig, CorpusFormat, OR_REVERSED};
 use super::path::value_at;
 use super::share;
 use super::text::{Conversation, Rating, Task, TextConfig, TextFormat, files_below};
@@ -204,7 +212,8 @@ impl RowReader<'_> {
             return bad(mixed::advice(file, format, &found));
         }
         let wrapped = wrapped::list_in(file, format, &rows);
-        let of_list = || wrapped.as_ref().filter(|list| list.is_certain).map(|list| list.advice(file));
+        let is_list = |list: &&WrappedList| list.is_certain || is_history(list.rows(), list.len());
+        let of_list = || wrapped.as_ref().filter(is_list).map(|list| list.advice(file));
         let of_alternatives = self.advice_for_alternatives((file, format), &rows, wrapped.as_ref(), is_read);
         let by_key = || by_key::texts_in(file, format, &rows).filter(|_| !is_read)?.advice(file, self.task);
         let unnamed = || self.unnamed((file, format), &rows, lists).filter(|_| !is_read);
@@ -212,6 +221,7 @@ impl RowReader<'_> {
             return bad(advice);
         }
         self.check_named(file, format, &rows)?;
+        self.check_unread_answer(file, format, &rows)?;
         if rows.is_empty() || is_read {
             return self.check_second_text((&rows, &order), files);
         }
@@ -307,7 +317,7 @@ impl RowReader<'_> {
                 "\nthat reads the first label of each list: several labels of one text are not supported".to_owned()
             }
             Layout::Labelled { label, .. } | Layout::LabelledPairs { label, .. } if label == UNKNOWN => {
-                unclear_class(rows, order, self.labels).map_or_else(String::new, |found| format!("\n{found}"))
+                self.unclear_class(rows, order, source)
             }
             Layout::Labelled { text, label } if task == Task::Classification => {
                 let nested = if self.task == Task::Translation { nested::advice(rows, source) } else { String::new() };
@@ -373,28 +383,5 @@ impl RowReader<'_> {
         let is_chat = self.task == Task::Lm && self.text.format == TextFormat::Chat;
         let is_conversation = || is_chat && Conversation::of(row, &self.text.field).is_ok();
         is_rated(row) || Rating::of(row).is_some() && is_conversation()
-    }
-
-    /// Turns a pair round if the configuration has one of its fields on the other side. Fields of the configuration that the rows have
-    /// stay.
-    fn turned(&self, layout: Layout, rows: &[Map<String, Value>]) -> Layout {
-        let now = self.corpus;
-        let Layout::Pairs { source, target } = layout else { return layout };
-        let is_turned = now.source_field == target || now.target_field == source;
-        let [source, target] = if is_turned { [target, source] } else { [source, target] };
-        let kept = |now: &String, found| if rows.iter().any(|row| has(row, now)) { now.clone() } else { found };
-        Layout::Pairs { source: kept(&now.source_field, source), target: kept(&now.target_field, target) }
-    }
-
-    /// Whether the names of a pair, or the configuration, say which text is the source. Other layouts have no direction.
-    fn knows_direction(&self, layout: &Layout) -> bool {
-        let (Layout::Pairs { source, target } | Layout::Answers { question: source, answer: target }) = layout else {
-            return true;
-        };
-        if ANSWERS.contains(&[source.as_str(), target.as_str()]) {
-            return true;
-        }
-        let is_set = self.corpus.source_field == *source || self.corpus.target_field == *target;
-        is_set || says_direction(source, target)
     }
 }

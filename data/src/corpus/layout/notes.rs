@@ -1,17 +1,20 @@
 //! What the user should know about rows that are read: texts that belong to a question and stay out of the prompt, and answers to compare
 //! whose ratings say the opposite.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::foreign::foreign;
 use super::{RowReader, choices, extractive, rejected, splits};
 use crate::corpus::fields::words_of;
 use crate::corpus::jq::{self, piped};
 use crate::corpus::json::{FirstRows, first_rows};
+use crate::corpus::labelled::LabelConfig;
 use crate::corpus::pairs::{CorpusConfig, flag};
 use crate::corpus::text::{Conversation, Task, TextFormat, contradicted, files_below};
-use crate::formats::FileFormat;
+use crate::formats::{FileFormat, WordForm};
 
 /// Files whose first rows are looked at.
 const MOST_FILES: usize = 20;
@@ -73,8 +76,66 @@ impl RowReader<'_> {
         let of_lists = if note.is_none() { self.note_on_lists((file, format), &rows) } else { None };
         let parts = if note.is_none() { self.part_left_out(file, &rows) } else { None };
         let prefixed = if format.has_tags() { self.same_beginning(file, &rows) } else { None };
-        let of_rows = rejected.into_iter().chain(splits).chain(parts).chain(prefixed);
+        let nested = if format.has_tags() { self.nested_tags(file, &rows) } else { None };
+        let names = if format.has_tags() { self.names_in_brackets(file, &rows) } else { None };
+        let of_messages = self.note_on_messages((file, format), &rows);
+        let of_sessions = self.note_on_sessions((file, format), &rows);
+        let of_rows = rejected.into_iter().chain(splits).chain(parts).chain(prefixed).chain(nested).chain(names);
+        let of_rows = of_rows.chain(of_messages).chain(of_sessions);
         note.into_iter().chain(of_lists).chain(languages).chain(of_rows).collect()
+    }
+
+    /// Warns of a last column with the inner ones of nested tags, where another column has more tags of the same kinds, as in GermEval.
+    fn nested_tags(&self, file: &Path, rows: &[Map<String, Value>]) -> Option<String> {
+        let is_read = self.task == Task::Tagging && self.labels.tags_field == LabelConfig::default().tags_field;
+        let tags = |column: &str| -> Option<Vec<&str>> {
+            let lists = rows.iter().filter_map(|row| row.get(column)?.as_array());
+            let tags: Vec<&str> = lists.flatten().filter_map(Value::as_str).filter(|tag| *tag != "O").collect();
+            tags.iter().all(|tag| tag.as_bytes().get(1) == Some(&b'-')).then_some(tags)
+        };
+        let kinds = |tags: &[&str]| tags.iter().map(|tag| tag[2..].to_owned()).collect::<HashSet<_>>();
+        let inner = tags("tags").filter(|_| is_read)?;
+        let columns = (0..rows.first()?.len()).map(|at| at.to_string());
+        let outer = columns.filter_map(|column| tags(&column).map(|tags| (column, tags)));
+        let is_outer =
+            |(_, outer): &(String, Vec<&str>)| outer.len() > inner.len() && kinds(&inner).is_subset(&kinds(outer));
+        let (column, outer) = outer.into_iter().find(is_outer)?;
+        Some(format!(
+            "warning: the last column of {}, which the model learns, has {} tags in the first sentences, and column {column} has {} of the same kinds: tags seem to be nested; to learn the outer ones: {}",
+            file.display(),
+            inner.len(),
+            outer.len(),
+            flag("data.labels.tags_field", &column)
+        ))
+    }
+
+    /// Says how the names of OntoNotes, in brackets over several lines, become tags: its parts of speech are read.
+    fn names_in_brackets(&self, file: &Path, rows: &[Map<String, Value>]) -> Option<String> {
+        let word = WordForm::OntoNotes.word().to_string();
+        let brackets = WordForm::ENTITIES.to_string();
+        let is_read = self.task == Task::Tagging && self.labels.tags_field == LabelConfig::default().tags_field;
+        let is_of_it = |row: &Map<String, Value>| row.contains_key(&brackets) && row.get(&word) == row.get("tokens");
+        (is_read && !rows.is_empty() && rows.iter().all(is_of_it)).then(|| {
+            let tags = [
+                r#"/^#/ {next} !NF {print ""; name = ""; next} {tag = "O"; if (match($11, /\([^*)]+/)) {name = substr($11, RSTART + 1, "#,
+                r#"RLENGTH - 1); tag = "B-" name} else if (name) tag = "I-" name; print $4 "\t" tag; if ($11 ~ /\)/) name = ""}"#,
+            ];
+            format!(
+                "note: the model learns the parts of speech of {}, which has OntoNotes' columns; to learn its names: {} > rows.conll",
+                file.display(),
+                piped(file, &format!("awk '{}'", tags.concat()))
+            )
+        })
+    }
+
+    /// Says of a table of messages, which a language model reads as plain text, how they become conversations.
+    fn note_on_messages(&self, (file, format): (&Path, FileFormat), rows: &[Map<String, Value>]) -> Option<String> {
+        let is_table = [FileFormat::CSV, FileFormat::TSV].contains(&format);
+        let found = (self.task == Task::Lm && self.text.format == TextFormat::Auto && is_table)
+            .then(|| foreign(rows, false))
+            .flatten()?;
+        let said = self.of_foreign(found, (file, format), "");
+        Some(format!("note: {}", said.replace(", which Kiln does not read", ", which this run learns as plain text")))
     }
 
     /// Warns of words that all begin with the same letters and a colon, such as the language in front of each word of WikiANN.
@@ -190,7 +251,6 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::corpus::labelled::LabelConfig;
     use crate::corpus::text::TextConfig;
 
     #[test]
@@ -210,5 +270,20 @@ mod tests {
         let ran = Command::new("sh").args(["-c", command]).current_dir(folder.path()).status().expect("a shell");
         let made = fs::read_to_string(folder.path().join("rows.conll")).expect("rows");
         assert!(ran.success() && made.starts_with("Ada\tB-PER\nworks\tO\n"), "{made}");
+    }
+
+    #[test]
+    fn inner_tags_in_the_last_column_come_with_the_column_of_the_outer_ones() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (corpus, text, labels) = <(CorpusConfig, TextConfig, LabelConfig)>::default();
+        let reader = RowReader { task: Task::Tagging, other_tasks: &[], corpus: &corpus, text: &text, labels: &labels };
+        let file = folder.path().join("a.conll");
+        let notes = |words: &str| {
+            fs::write(&file, words.repeat(9)).expect("writable");
+            layout_notes(std::slice::from_ref(&file), &reader).join("")
+        };
+        let nested = notes("1\tAda\tB-PER\tO\n2\tof\tI-PER\tO\n3\tRome\tI-PER\tB-PER\n\n");
+        assert!(nested.contains("--set data.labels.tags_field=2"), "{nested}");
+        assert_eq!(notes("Ada NNP B-NP B-PER\nsees VB B-VP O\nit PP B-NP O\n\n"), "", "chunks are of other kinds");
     }
 }

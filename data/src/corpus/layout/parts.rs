@@ -9,6 +9,9 @@ use crate::corpus::roles::{Role, is_aside, is_of, parts_of, rank};
 /// Words of a text, on average, rather than of a name.
 const WORDS_OF_TEXT: usize = 3;
 
+/// Names of the text in an object with a question.
+const TEXTS: [&str; 4] = ["text", "full_text", "content", "body"];
+
 /// A text of a row, and the expression of jq for it.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
@@ -19,6 +22,11 @@ pub(super) struct Part {
 }
 
 impl Part {
+    /// Returns a text of the row itself.
+    pub(super) fn of_text(name: &str) -> Self {
+        Self { path: vec![name.to_owned()], jq: in_jq(name), is_plain: true }
+    }
+
     pub(super) fn name(&self) -> String {
         self.path.join(".")
     }
@@ -63,6 +71,11 @@ fn n_words(text: &str) -> usize {
 pub(super) fn question_of(row: &Map<String, Value>, is_free: &dyn Fn(&[String]) -> bool) -> Option<Part> {
     let asks = |path: &[String], value: &Value| {
         let name = path.last().map_or("", String::as_str);
+        // The text in an object is what the object is called.
+        let name = match path {
+            [.., outer, inner] if TEXTS.contains(&inner.as_str()) => outer,
+            _ => name,
+        };
         (is_free(path) && is_text(value) && !is_aside(name)).then(|| rank(Role::Question, name)).flatten()
     };
     let found = leaves(row).into_iter().filter_map(|(path, value)| Some((asks(&path, value)?, path)));
@@ -112,6 +125,12 @@ fn context(path: Vec<String>, value: &Value, is_free: &dyn Fn(&[String]) -> bool
             let words = list.iter().filter_map(Value::as_str).map(n_words).sum();
             let jq = format!("{jq} | join(\"\\n\\n\")");
             are_long(words, list.len()).then_some(Part { path, jq, is_plain: false })
+        }
+        // Titles with lists of sentences, as HotpotQA has them.
+        Value::Array(list) if !list.is_empty() && list.iter().all(Value::is_array) => {
+            let has_text = n_words(&value.to_string()) >= WORDS_OF_TEXT * list.len();
+            let jq = format!("{jq} | map(flatten | map(strings) | join(\" \")) | join(\"\\n\\n\")");
+            has_text.then_some(Part { path, jq, is_plain: false })
         }
         Value::Array(list) => {
             let first = list.first()?.as_object()?;

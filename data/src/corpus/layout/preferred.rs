@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 
 pub(super) use self::names::is_answer_word;
 use self::names::{Side, side_of};
+use super::foreign::names_facts;
 use crate::corpus::fields::words_of;
 use crate::corpus::jq::{in_jq, path_in_jq};
 use crate::corpus::path::value_at;
@@ -144,6 +145,7 @@ pub(super) fn of(rows: &[Map<String, Value>]) -> Option<Preferred> {
     rows.iter().take(20).find_map(|row| {
         let mut fields = Vec::new();
         collect(&mut Vec::new(), row, &mut fields);
+        fields.retain(|field| !names_facts(&field.name()));
         let forms = [opposite, next_to_answer, numbered::of, listed::of];
         let mut found = forms.into_iter().find_map(|form| form(rows, row, &fields))?;
         let is_written = fields.iter().any(|field| field.is_written() && found.fields.contains(&field.name()));

@@ -39,3 +39,9 @@ pub(super) fn name_of(task: Task) -> &'static str {
         Task::Tagging => "tagging",
     }
 }
+
+/// Names the fields that a command leaves out.
+pub(super) fn without(left_out: &[String]) -> String {
+    let shown = left_out.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
+    if left_out.is_empty() { String::new() } else { format!("\nthat leaves out {shown}") }
+}

@@ -32,7 +32,7 @@ impl RowReader<'_> {
         let channel = r#"(input_filename | split("/")[:-1] | join("/"))"#;
         let each = format!(
             "(arrays[] // .) | objects | select({}.type == \"message\" and .ts and (.text | strings | . != \"\")) | .channel = {channel}",
-            conditions(&said)
+            conditions(said.iter())
         );
         let answers = Value::from(names[1].as_str());
         let whole = format!(

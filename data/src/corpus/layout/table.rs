@@ -5,8 +5,9 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::converted::they_have;
+use super::foreign::foreign;
 use super::recognize::{recognize, texts_in};
-use super::{Layout, RowReader, extractive, preferred};
+use super::{Layout, RowReader, extractive, preferred, reasoned, replied};
 use crate::corpus::jq;
 use crate::corpus::json::{FirstRows, usual_rows};
 use crate::corpus::pairs::names_columns;
@@ -30,8 +31,17 @@ impl RowReader<'_> {
         if let Some(found) = preferred::of(&rows) {
             return Err(Error::BadRows(self.of_preferred(&found, (file, format), &they_have)));
         }
+        if let Some(found) = foreign(&rows, false) {
+            return Err(Error::BadRows(self.of_foreign(found, (file, format), &they_have)));
+        }
+        if let Some(found) = reasoned::of(&rows) {
+            return Err(Error::BadRows(self.of_reasoned(&found, (file, format), &they_have)));
+        }
         if let Some(found) = extractive::of(&rows) {
             return Err(Error::BadRows(self.of_extractive(&found, (file, format), &they_have)));
+        }
+        if let Some(found) = replied::of(&rows) {
+            return Err(Error::BadRows(self.of_replied(&found, (file, format), &they_have)));
         }
         let typed = typed(&rows);
         let layout = recognize(&typed, &order);

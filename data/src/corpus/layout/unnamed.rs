@@ -53,8 +53,9 @@ fn lists_in(file: &Path, format: FileFormat, rows: &[Map<String, Value>]) -> Opt
         n >= FEWEST && 2 * n > n_values(name)
     };
     let found: Vec<&String> = object.keys().filter(are_rows).collect();
-    let longest = || found.iter().max_by_key(|name| n_values(name));
-    let field = *found.iter().find(|name| part_of(name) == Some(0)).or_else(longest)?;
+    // Of several lists to train on, such as `train` and `oos_train`, the longest counts.
+    let rank = |name: &&&String| (part_of(name) == Some(0), n_values(name), std::cmp::Reverse(name.len()));
+    let field = *found.iter().max_by_key(rank)?;
 
     let n_bytes = |name: &String| object[name].to_string().len();
     let of_lists: usize = found.iter().map(|name| n_bytes(name)).sum();

@@ -8,10 +8,11 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::Layout;
+use super::lists::strings;
 use super::splits::part_of;
+use crate::corpus::fields::{ANSWERS, words_of};
 use crate::corpus::jq::{self, path_in_jq};
 use crate::corpus::share;
-
 use crate::formats::{FileFormat, Wanted, is_json_lines};
 
 /// Larger files are not looked at.
@@ -21,6 +22,10 @@ const MOST_BYTES_OF_ROWS: usize = 8 << 20;
 /// Rows that are looked at.
 const N_ROWS: usize = 100;
 
+/// Words of names of instructions that belong to all rows of a list.
+const INSTRUCTIONS: [&str; 7] = ["definition", "instruction", "instructions", "prompt", "system", "guidelines", "task"];
+/// Further names of a question and its answer.
+const PLURALS: [[&str; 2]; 2] = [["inputs", "targets"], ["input", "target"]];
 /// Lists of one object from which their rows belong together.
 const FEWEST_LISTS: usize = 3;
 
@@ -33,6 +38,9 @@ pub(super) struct WrappedList {
     are_many: bool,
     /// Its first rows; none of a large file, or of many lists.
     rows: Vec<Map<String, Value>>,
+    /// Texts next to the list that belong to all of its rows, as expressions of jq, and the names of the fields with others.
+    shared: Vec<String>,
+    unread: Vec<String>,
     /// Whether the object cannot be a row, because it has several lines.
     pub(super) is_certain: bool,
 }
@@ -47,22 +55,51 @@ pub(super) fn list_in(file: &Path, format: FileFormat, rows: &[Map<String, Value
     let are_many =
         outer.len() >= FEWEST_LISTS && 2 * most < n_rows && !outer.iter().any(|(path, _)| part_of(&path[0]).is_some());
     if are_many {
-        let (path, rows) = (Vec::new(), Vec::new());
-        return Some(WrappedList { path, n: n_rows, are_many, rows, is_certain: n_lines > 1 });
+        let (path, rows, shared, unread) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        return Some(WrappedList { path, n: n_rows, are_many, rows, shared, unread, is_certain: n_lines > 1 });
     }
 
     let is_train = |path: &[String]| path.last().is_some_and(|name| part_of(name) == Some(0));
     let found = lists.into_iter().filter(|(path, n)| !path.is_empty() && *n > 1);
     let (path, n) = found.max_by_key(|(path, n)| (is_train(path), *n))?;
-    let rows = if text.len() > MOST_BYTES_OF_ROWS { Vec::new() } else { rows_at(&text, &path) };
-    Some(WrappedList { path, n, are_many, rows, is_certain: n_lines > 1 })
+    let is_small = text.len() <= MOST_BYTES_OF_ROWS;
+    let whole = if is_small { serde_json::from_slice::<Value>(&text).unwrap_or_default() } else { Value::Null };
+    let [shared, unread] = next_to(&whole, &path);
+    let rows = rows_at(&whole, &path);
+    let is_certain = n_lines > 1 || !shared.is_empty() && names_of_answer(&rows).is_some();
+    Some(WrappedList { path, n, are_many, rows, shared, unread, is_certain })
+}
+
+/// Returns the names of the question and the answer in rows.
+fn names_of_answer(rows: &[Map<String, Value>]) -> Option<[&'static str; 2]> {
+    let has = |name: &str| rows.first().is_some_and(|row| row.contains_key(name));
+    ANSWERS.into_iter().chain(PLURALS).find(|names| names.iter().all(|name| has(name)))
 }
 
 /// Returns the first rows of the list at `path`.
-fn rows_at(text: &[u8], path: &[String]) -> Vec<Map<String, Value>> {
-    let whole = serde_json::from_slice::<Value>(text).unwrap_or_default();
-    let list = path.iter().try_fold(&whole, |value, name| value.get(name)).and_then(Value::as_array);
+fn rows_at(whole: &Value, path: &[String]) -> Vec<Map<String, Value>> {
+    let list = path.iter().try_fold(whole, |value, name| value.get(name)).and_then(Value::as_array);
     list.into_iter().flatten().take(N_ROWS).filter_map(|row| row.as_object().cloned()).collect()
+}
+
+/// Returns the instructions next to the list at `path`, as expressions of jq, and the fields with lists of other objects.
+fn next_to(whole: &Value, path: &[String]) -> [Vec<String>; 2] {
+    let Some((list, around)) = path.split_last() else { return Default::default() };
+    let object = around.iter().try_fold(whole, |value, name| value.get(name)).and_then(Value::as_object);
+    let fields = || object.into_iter().flatten().filter(|(name, _)| *name != list);
+    let text = |(name, value): (&String, &Value)| {
+        let path = path_in_jq(&[around, std::slice::from_ref(name)].concat());
+        let is_instruction = words_of(name).iter().any(|word| INSTRUCTIONS.contains(&word.as_str()));
+        match strings(value) {
+            _ if !is_instruction => None,
+            Some(list) if list.iter().any(|text| text.contains(' ')) => Some(format!("({path} | join(\"\\n\"))")),
+            Some(_) => None,
+            None => value.as_str().filter(|text| text.contains(' ')).map(|_| path),
+        }
+    };
+    let is_of_objects = |value: &Value| value.as_array().and_then(|list| list.first()).is_some_and(Value::is_object);
+    let unread = fields().filter(|(_, value)| is_of_objects(value)).map(|(name, _)| name.clone());
+    [fields().filter_map(text).collect(), unread.collect()]
 }
 
 /// Returns the text of a file that is probably one object, and how many lines have text.
@@ -100,6 +137,10 @@ impl WrappedList {
         &self.rows
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.n
+    }
+
     /// Returns the program of jq for its rows.
     pub(super) fn in_jq(&self) -> String {
         format!("{}[]", path_in_jq(&self.path))
@@ -115,12 +156,52 @@ impl WrappedList {
                 self.n
             );
         }
+        if !self.shared.is_empty() {
+            return self.advice_for_shared(file);
+        }
         let (command, file) = (jq::command(file, FileFormat::JSON, &self.in_jq()), file.display());
         format!(
             "{file}: it is one object, whose field \"{}\" is a list of {} objects, and a row per line is wanted\nto make rows of \
              them: {command}",
             self.path.join("."),
             self.n
+        )
+    }
+}
+
+impl WrappedList {
+    /// Says how the instructions next to the list get into each of its rows.
+    fn advice_for_shared(&self, file: &Path) -> String {
+        let all = match self.shared.as_slice() {
+            [one] => one.clone(),
+            several => format!("([{}] | join(\"\\n\"))", several.join(", ")),
+        };
+        let (what, program, read) = match names_of_answer(&self.rows) {
+            Some([question, answer]) => (
+                "prompts with it, and completions",
+                format!(
+                    "{all} as $all | {} | {{prompt: ($all + \"\\n\\n\" + .{question}), completion: (.{answer} | if type == \"array\" then .[0] \
+                     else . end)}} | select(.completion | strings | . != \"\")",
+                    self.in_jq()
+                ),
+                "and read rows.jsonl with --task lm --set data.text.format=chat",
+            ),
+            None => (
+                "rows with it",
+                format!("{all} as $all | {} | {{instruction: $all}} + .", self.in_jq()),
+                "and train on rows.jsonl",
+            ),
+        };
+
+        let unread: Vec<String> = self.unread.iter().map(|name| format!("\"{name}\"")).collect();
+        let unread = if unread.is_empty() { String::new() } else { format!("\nthat leaves out {}", unread.join(", ")) };
+        format!(
+            "{}: it is one object, whose field \"{}\" is a list of {} objects, and the instructions in {all} belong to all of them\nto make \
+             {what}: {}{unread}\n{read}",
+            file.display(),
+            self.path.join("."),
+            self.n,
+            jq::command(file, FileFormat::JSON, &program)
         )
     }
 }

@@ -72,13 +72,10 @@ fn of_python(file: &Path, format: FileFormat, fields: &[&String]) -> Option<Stri
     if !is_table || fields.iter().any(|field| field.contains(['\'', '"', '\\'])) {
         return None;
     }
-    let delimiter = match CsvRows::first_rows_by_name(file).map_or(b',', |(delimiter, _)| delimiter) {
-        b'\t' => "\\t".to_owned(),
-        other => char::from(other).to_string(),
-    };
+    let options = CsvRows::options_of_python(file);
     let names: Vec<String> = fields.iter().map(|field| format!("\"{field}\"")).collect();
     let script = format!(
-        "python3 -c 'import ast, csv, json\nfor row in csv.DictReader(open(0, encoding=\"utf-8-sig\", newline=\"\"), delimiter=\"{delimiter}\"):\n  \
+        "python3 -c 'import ast, csv, json\nfor row in csv.DictReader(open(0, encoding=\"utf-8-sig\", newline=\"\"){options}):\n  \
          for name in [{}]:\n    if row[name].strip().startswith(\"[\"): row[name] = \" \".join(map(str, ast.literal_eval(row[name])))\n  \
          print(json.dumps(row))'",
         names.join(", ")

@@ -7,7 +7,7 @@ use crate::corpus::jq::piped;
 use crate::formats::LineReader;
 
 /// Signs between two texts, the longest first.
-const SIGNS: [&str; 8] = [" ||| ", " => ", " -> ", " := ", " = ", " | ", "||", " : "];
+const SIGNS: [&str; 9] = [" ||| ", " :: ", " => ", " -> ", " := ", " = ", " | ", "||", " : "];
 /// Lines that are looked at.
 const LINES: usize = 200;
 /// Lines from which it is not chance.
@@ -20,11 +20,23 @@ pub(super) fn advice(path: &Path) -> Option<String> {
     let texts = LineReader::texts(path).ok()?.take(LINES);
     let mut lines = texts.map(|line| line.map(|line| line.trim().to_owned())).collect::<Result<Vec<_>, _>>().ok()?;
     lines.retain(|line| !line.is_empty());
-    let is_divided = |sign: &&str| {
-        let n = lines.iter().filter(|line| line.contains(*sign) && !line.contains('\t')).count();
-        n >= ENOUGH_LINES && 100 * n >= DIVIDED * lines.len()
-    };
-    let sign = SIGNS.into_iter().find(is_divided)?;
+    let n_of = |n: &dyn Fn(&str) -> bool| lines.iter().filter(|line| n(line) && !line.contains('\t')).count();
+    let is_most = |n: usize| n >= ENOUGH_LINES && 100 * n >= DIVIDED * lines.len();
+    let divides = |sign: &&str| is_most(n_of(&|line| line.contains(*sign)));
+
+    // Two texts have one sign between them; as many others in each line divide a table.
+    let divides_once = |sign: &&str| is_most(n_of(&|line| line.matches(*sign).count() == 1));
+    let sign = SIGNS.into_iter().find(divides_once).or_else(|| SIGNS.into_iter().find(divides))?;
+    let n_signs = lines.first()?.matches(sign).count();
+    if n_signs > 1 && is_most(n_of(&|line| line.matches(sign).count() == n_signs)) {
+        let program =
+            format!("awk -v OFS='\\t' -F '{}' '{{sub(/\\r$/, \"\"); $1 = $1; print}}'", sign.replace('|', "[|]"));
+        return Some(format!(
+            "its lines have {} cells with {sign:?} between them, and a table is wanted\nto make one: {} > rows.tsv\nand train on rows.tsv",
+            n_signs + 1,
+            piped(path, &program)
+        ));
+    }
     let program = format!(
         "awk '{{sub(/\\r$/, \"\"); n = index($0, \"{sign}\")}} n {{print substr($0, 1, n - 1) \"\\t\" substr($0, n + {}); next}} NF {{left++}} \
          END {{if (left) print \"lines left out: \" left > \"/dev/stderr\"}}'",

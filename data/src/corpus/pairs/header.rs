@@ -2,6 +2,7 @@
 
 mod above;
 mod kind;
+mod marks;
 mod messages;
 mod role;
 #[cfg(test)]
@@ -10,8 +11,12 @@ mod texts;
 
 use std::path::Path;
 
-pub(in crate::corpus) use self::above::{refuse as refuse_lines_above, rows_above};
-use self::kind::{can_be_names, differs_in_kind, has_usual_name, look_different, looks_like_header, may_be_names};
+pub(in crate::corpus) use self::above::{refuse as refuse_lines_above, refuse_further_headers, rows_above};
+use self::kind::{
+    can_be_names, differs_in_kind, end_differently, has_usual_name, is_above_numbers, look_different,
+    looks_like_header, may_be_names,
+};
+pub(super) use self::marks::warning as warning_of_marks;
 pub(crate) use self::messages::flag;
 use self::messages::{ask, counted, lacks_a_column, numbers_decide, taken_as_header, taken_as_pair, two_choices};
 pub(super) use self::messages::{field_flags, with_other_headers};
@@ -53,6 +58,7 @@ impl Columns {
     pub(super) fn find(path: &Path, rows: &[Vec<String>], config: &CorpusConfig) -> Result<Found> {
         let numbers_are_set = numbers_are_set(config);
         let by_number = Self { source: config.source_column, target: config.target_column, header: false };
+        refuse_further_headers(path, rows)?;
         let (all, n_above) = (rows, rows_above(rows));
         let rows = &rows[n_above..];
         let Some((first_row, others)) = rows.split_first() else {
@@ -86,10 +92,16 @@ impl Columns {
         if is_probably_header(&names, others) {
             return Err(ask(path, &names, others, numbers_are_set));
         }
-        if let Some(error) = texts::lacks_a_text(path, names.len(), columns, &texts) {
+        if names.len() == 2 && !numbers_are_set {
+            texts = columns_of_texts(rows, names.len());
+        }
+        let may_name =
+            may_be_names(&names, others) || look_different(&names, others) || end_differently(&names, others);
+        let lacks_a_text = || texts::lacks_a_text(path, rows, columns, (&texts, may_name));
+        if let Some(error) = texts::of_options(path, rows).or_else(lacks_a_text) {
             return Err(error);
         }
-        if may_be_names(&names, others) || look_different(&names, others) {
+        if may_name {
             notes.push(taken_as_pair(path, &names, others, numbers_are_set));
         }
         Ok(Found { columns, notes })
@@ -149,7 +161,10 @@ pub(super) fn is_probably_header(names: &[&str], others: &[Vec<String>]) -> bool
     // The name of a language may stand in each row.
     let recurs = |at: usize| others.iter().any(|row| row.get(at).is_some_and(|cell| cell.trim() == names[at]));
     let once: Vec<&str> = (0..names.len()).filter(|at| !recurs(*at)).map(|at| names[at]).collect();
-    looks_like_header(&once) || differs_in_kind(names, others) || (has_usual_name(&once) && may_be_names(names, others))
+    looks_like_header(&once)
+        || differs_in_kind(names, others)
+        || is_above_numbers(names, others)
+        || (has_usual_name(&once) && may_be_names(names, others))
 }
 
 /// Whether a first row has a usual name of a column, and probably names the columns of the `others`.

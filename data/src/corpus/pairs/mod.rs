@@ -21,12 +21,13 @@ pub(super) use by_language::ByLanguage;
 pub use config::{CorpusConfig, CorpusFormat, Header};
 pub(crate) use header::{are_column_names, flag, names_text, says_direction, texts_of};
 pub(super) use header::{are_of_languages, is_language};
-pub(super) use header::{names_columns, refuse_lines_above, rows_above};
+pub(super) use header::{names_columns, refuse_further_headers, refuse_lines_above, rows_above};
 pub(crate) use row::{Pair, RowParser, length_problem};
 pub use table::Table;
 pub(super) use table::check_delimiter;
 
 use super::RowReport;
+use super::anki;
 use super::block_start::BlockStart;
 use super::filter::HeldOut;
 use super::jq::with_other_output;
@@ -201,6 +202,9 @@ fn format_by_name(entry: &Path) -> Result<CorpusFormat> {
                 return Err(Error::corpus(entry, format!("is a catalogue, and rows are wanted: {command}")));
             }
 
+            if let Some(found) = anki::advice(entry, ["src", "trg"]) {
+                return Err(Error::corpus(entry, found));
+            }
             if let Some(found) = divided::advice(entry) {
                 return Err(Error::corpus(entry, found));
             }

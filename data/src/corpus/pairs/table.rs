@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use super::by_language::{ByLanguage, one_language_in};
-use super::header::{Columns, Found, is_probably_header, keys_of_columns, rows_above, with_other_headers};
+use super::header::{
+    Columns, Found, is_probably_header, keys_of_columns, rows_above, warning_of_marks, with_other_headers,
+};
 use super::{CorpusConfig, CorpusFormat, Header};
 use crate::corpus::jq::piped;
 use crate::error::{Error, Result};
@@ -35,9 +37,11 @@ impl Table {
     pub(super) fn open(path: &Path, format: CorpusFormat, config: &CorpusConfig) -> Result<Self> {
         let (delimiter, rows) = first_rows(path, format)?;
         check_delimiter(path, &rows)?;
-        let Found { columns, notes } = Columns::find(path, &rows, config)?;
-        let first = rows.get(rows_above(&rows));
-        let (n_columns, is_quoted) = (first.map_or(0, Vec::len), delimiter.is_none() && are_quoted(&rows));
+        let Found { columns, mut notes } = Columns::find(path, &rows, config)?;
+        let rows = &rows[rows_above(&rows)..];
+        notes.extend(warning_of_marks(path, rows, columns));
+        let first = rows.first();
+        let (n_columns, is_quoted) = (first.map_or(0, Vec::len), delimiter.is_none() && are_quoted(rows));
         Ok(Self { path: path.into(), columns, n_columns, delimiter, is_quoted, notes })
     }
 
@@ -145,7 +149,7 @@ pub(in crate::corpus) fn check_delimiter(path: &Path, rows: &[Vec<String>]) -> R
     Err(Error::corpus(
         path,
         format!(
-            "most of its first rows have one column, and `{found}` divides each of them evenly: name this delimiter in a first \
+            "its first row or most of its first rows have one column, and `{found}` divides each of them evenly: name this delimiter in a first \
              line, with (echo 'sep={found}'; {}) > rows.{ending}",
             piped(path, "cat")
         ),
@@ -177,7 +181,9 @@ fn other_delimiter(rows: &[Vec<String>]) -> Option<char> {
         let n = count(&rows[0], *delimiter);
         n > 0 && rows.iter().all(|row| count(row, *delimiter) == n)
     };
-    if 2 * n_single > rows.len() { ['|', ';', ',', '^', '~'].into_iter().find(is_even) } else { None }
+    // The delimiter of a header may stand next to commas of texts.
+    let is_single = 2 * n_single > rows.len() || rows.len() > 2 && rows[0].len() == 1;
+    if is_single { ['|', ';', ',', '^', '~'].into_iter().find(is_even) } else { None }
 }
 
 /// Returns the first rows of a file, and for CSV what separates their columns.

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::corpus::fields::words_of;
 use crate::corpus::jq::in_jq;
+use crate::corpus::reviews::{is_reply, is_review, is_star};
 
 /// Words of which the name of a rating has one, each with whether a high or true value means a good answer.
 const RATINGS: [(&str, bool); 54] = [
@@ -186,7 +187,10 @@ impl<'a> Rating<'a> {
     /// Finds all ratings of a row.
     fn all(row: &'a Map<String, Value>) -> impl Iterator<Item = Self> {
         let is_compared = row.contains_key("chosen") && row.contains_key("rejected");
-        row.iter().filter(move |_| !is_compared).filter_map(|(field, value)| {
+        // The stars of a review that somebody has replied to do not rate the reply.
+        let has_reply = row.keys().any(|name| is_review(name)) && row.keys().any(|name| is_reply(name));
+        let is_own = move |field: &str| !(has_reply && is_star(field));
+        row.iter().filter(move |(field, _)| !is_compared && is_own(field)).filter_map(|(field, value)| {
             let is_state = words_of(field).iter().any(|word| STATES.contains(&word.as_str()));
             if is_state && is_one_of(&DECISIONS, value) {
                 return Some(Self { field, value, high_is_good: true });

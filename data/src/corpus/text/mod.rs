@@ -21,6 +21,7 @@ pub use config::{Learn, Packing, Task, TextConfig, TextFormat};
 pub(crate) use conversation::Conversation;
 pub use message::{ChatMessage, Role};
 pub(super) use message::{is_of_texts, is_written_list};
+pub(super) use plain_records::rows_of_tags;
 use plain_records::{CODE, PAGES};
 pub(crate) use preference::{Preference, contradicted};
 

@@ -41,6 +41,15 @@ pub(super) fn note_on_json(path: &Path) -> Option<String> {
 
 /// Says how a page becomes rows whose texts are in its tags and not between them. `None` for other pages.
 pub(super) fn note_on_tags(path: &Path) -> Option<String> {
+    let (made, field) = rows_of_tags(path)?;
+    Some(format!(
+        "{}: read as plain text, tags included, and its texts are in them; {made}, and read rows.jsonl with {field}",
+        path.display()
+    ))
+}
+
+/// Returns how rows are made of such a page, and the flag that reads their longest texts.
+pub(in crate::corpus) fn rows_of_tags(path: &Path) -> Option<(String, String)> {
     let lines = first_lines(path);
     let is_row = |line: &&String| line.starts_with('<') && line.ends_with("/>") && line.contains("=\"");
     let rows: Vec<&String> = lines.iter().filter(is_row).collect();
@@ -64,14 +73,8 @@ pub(super) fn note_on_tags(path: &Path) -> Option<String> {
         r#"[print((json.dumps({name: text(value) for name, value in row.attrib.items()}), row.clear())[0]) "#,
         r#"for _, row in tree.iterparse(sys.stdin.buffer) if row.attrib]"#,
     );
-    let said = format!(
-        "{}: read as plain text, tags included, and its texts are in them; to make rows of the tags: {} > rows.jsonl, and read rows.jsonl \
-         with {}",
-        path.display(),
-        fed(path, &format!("python3 -c '{script}'")),
-        flag("data.text.field", longest)
-    );
-    Some(kept_apart(path, &said))
+    let said = format!("to make rows of the tags: {} > rows.jsonl", fed(path, &format!("python3 -c '{script}'")));
+    Some((kept_apart(path, &said), flag("data.text.field", longest)))
 }
 
 #[cfg(test)]

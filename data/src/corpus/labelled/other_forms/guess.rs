@@ -2,15 +2,20 @@
 
 use std::collections::HashSet;
 
+use crate::corpus::class_texts::{Strings, has_partner, is_part_of, texts_of_class};
 use crate::corpus::columns::{self, Column, ENOUGH_ROWS, choose_class, rank_of_class};
 use crate::corpus::compared::compared_among;
 use crate::corpus::fields::{
-    Strings, has_label_word, has_word_of_class, is_about, is_analysis, is_label, is_likely_label, is_of_persons,
-    texts_of_class,
+    has_label_word, has_word_of_class, is_about, is_analysis, is_label, is_likely_label, is_of_measure, is_of_persons,
+    words_of,
 };
 use crate::corpus::roles::{Role, is_of, is_reply};
 use crate::corpus::text::Task;
-use crate::corpus::values::{is_time, number, written_texts};
+use crate::corpus::values::{is_annotated, is_time, number};
+use crate::formats::words_of_cell;
+
+/// Words of the names of columns with tags that are more than parts of speech.
+const TAGS: [&str; 9] = ["tag", "tags", "label", "labels", "ner", "entity", "entities", "slots", "iob"];
 
 /// The cells of a column, without its name.
 pub(super) fn cells(rows: &[Vec<String>], at: usize) -> impl Iterator<Item = &String> + Clone {
@@ -54,8 +59,25 @@ pub(super) fn texts(rows: &[Vec<String>], meant: &[Option<usize>], columns: &[(&
     let has_question = candidates.iter().any(|at| is_of(Role::Question, name(*at)));
     let is_asked = |at: &usize| !is_reply(name(*at)) && column(rows, *at).has_words();
     if candidates.iter().any(is_asked) && !has_question {
-        candidates.retain(|at| is_given(*at) || !is_reply(name(*at)));
+        let all = candidates.clone();
+        candidates.retain(|at| {
+            is_given(*at) || !is_reply(name(*at)) || has_partner(name(*at), all.iter().map(|at| name(*at)))
+        });
     }
+    let cell = |row: usize, at: usize| rows[row].get(at).map_or("", |cell| cell.trim());
+    let is_part = |at: usize, whole: usize| is_part_of((1..rows.len()).map(|row| (cell(row, at), cell(row, whole))));
+    let others = candidates.clone();
+    // A copy has marks in it, such as the tags of HTML.
+    let is_marked = |at: usize, text: usize| {
+        let both = (1..rows.len()).map(|row| (cell(row, text), cell(row, at))).filter(|(text, _)| text.contains(' '));
+        let n_marked = both.clone().filter(|(text, copy)| is_annotated(text, copy)).count();
+        n_marked >= ENOUGH_ROWS && 10 * n_marked >= 9 * both.count()
+    };
+    candidates.retain(|at| {
+        let is_copy = |other: &usize| is_part(*at, *other) && (other < at || !is_part(*other, *at));
+        let is_copied = |other: &usize| other != at && (is_copy(other) || is_marked(*at, *other));
+        is_given(*at) || !others.iter().any(is_copied)
+    });
     if candidates.is_empty() {
         candidates.extend(meant[0]);
     }
@@ -98,7 +120,9 @@ pub(super) fn can_be_class(rows: &[Vec<String>], at: usize) -> bool {
 /// Whether a column can hold texts: no numbers, no identifiers, and nothing about a text.
 fn has_texts(rows: &[Vec<String>], at: usize) -> bool {
     let (name, column) = (rows[0][at].trim(), column(rows, at));
-    let is_value = column.has_no_texts() || column.has_references() || column.is_constant();
+    // The first of two texts may be the same in many rows.
+    let is_constant = column.is_constant() && !has_partner(name, rows[0].iter().map(|name| name.trim()));
+    let is_value = column.has_no_texts() || column.has_references() || is_constant;
     let is_other = is_about(name) || is_of_persons(name) || column.is_id(name);
     !is_value && !is_other && !are_numbers(rows, at)
 }
@@ -197,7 +221,9 @@ pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, 
                 let column = column(rows, *at);
                 let is_other = column.is_id(name(*at)) || column.are_tags() || column.has_references();
                 // A column with a few cells says something of a few rows.
-                let is_no_class = task == Task::Classification && (is_other || 2 * column.n < rows.len() - 1);
+                let is_told = is_of_measure(name(*at)) || is_of(Role::Context, name(*at)) || are_all_texts(rows, *at);
+                let is_rare = 2 * column.n < rows.len() - 1;
+                let is_no_class = task == Task::Classification && (is_other || is_told || is_rare);
                 is_about(name(*at)) || is_no_class || n_distinct(at) == 1
             };
             let is_less_likely = |name: &str| task == Task::Classification && !is_likely_label(name);
@@ -206,7 +232,10 @@ pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, 
                 .rev()
                 .min_by_key(|at| {
                     let name = name(*at);
-                    (!is_label(name), !has_label_word(name), is_unlikely(at), is_less_likely(name), n_distinct(at))
+                    // Of several with numbers, such as `task_1` and `task_2`, the first counts.
+                    let number = name.chars().last().and_then(|last| last.to_digit(10));
+                    let by_name = (!is_label(name), !has_label_word(name), is_unlikely(at), is_less_likely(name));
+                    (by_name, number, n_distinct(at))
                 })
                 .filter(|at| task == Task::Tagging || has_word_of_class(name(*at)) || !are_all_texts(rows, *at));
         }
@@ -220,13 +249,7 @@ pub(super) fn guess(rows: &[Vec<String>], task: Task, columns: &[(&'static str, 
 
 /// Returns the columns with the words of each row and with as many tags, of which fewer are different. Those that are `meant` stay.
 fn words_with_tags(rows: &[Vec<String>], meant: [Option<usize>; 2]) -> Option<[usize; 2]> {
-    let parts = |at: usize| -> Vec<Vec<String>> {
-        let of_cell = |cell: &String| {
-            let words = || cell.split_whitespace().map(str::to_owned).collect();
-            written_texts(cell).unwrap_or_else(words)
-        };
-        cells(rows, at).map(of_cell).collect()
-    };
+    let parts = |at: usize| -> Vec<Vec<String>> { cells(rows, at).map(|cell| words_of_cell(cell)).collect() };
     let columns: Vec<Vec<Vec<String>>> = (0..rows[0].len()).map(parts).collect();
     let n_distinct = |at: usize| columns[at].iter().flatten().collect::<HashSet<_>>().len();
     let fits = |word: usize, tag: usize| {
@@ -237,6 +260,11 @@ fn words_with_tags(rows: &[Vec<String>], meant: [Option<usize>; 2]) -> Option<[u
     let can_be = |column: usize, side: usize| meant[side].is_none_or(|meant| meant == column);
     let pairs = (0..columns.len()).flat_map(|word| (0..columns.len()).map(move |tag| [word, tag]));
     let found = pairs.filter(|[word, tag]| can_be(*word, 0) && can_be(*tag, 1) && fits(*word, *tag));
-    // Of several lists of tags, the one with most different ones says most.
-    found.max_by_key(|[_, tag]| (is_label(rows[0][*tag].trim()), n_distinct(*tag)))
+    let name = |at: usize| rows[0][at].trim();
+    let is_named = |tag: usize| {
+        is_label(name(tag))
+            || !is_analysis(name(tag)) && words_of(name(tag)).iter().any(|word| TAGS.contains(&word.as_str()))
+    };
+    // Of several lists of tags, the one with most different ones says most. Parts of speech have fewer values than words.
+    found.max_by_key(|[word, tag]| (is_named(*tag), n_distinct(*tag), n_distinct(*word)))
 }

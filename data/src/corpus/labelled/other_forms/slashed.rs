@@ -39,9 +39,14 @@ pub(super) fn advice(path: &Path, lines: &[String]) -> Option<String> {
     let divider = divider(lines)?;
     let word = lines.iter().flat_map(|line| line.split_whitespace()).find(|word| split(word, divider).is_some())?;
     let sign = if divider == '_' { "_".to_owned() } else { format!("\\{divider}") };
+    // A part of speech may stand between a word and its tag.
+    let words = || lines.iter().flat_map(|line| line.split_whitespace());
+    let n_of_two = words().filter(|word| word.matches(divider).count() == 2).count();
+    let end =
+        if 100 * n_of_two >= TAGGED * words().count() { format!("index($i, \"{divider}\")") } else { "n".to_owned() };
     let program = format!(
         "awk '{{sub(/\\r$/, \"\")}} NF {{for (i = 1; i <= NF; i++) {{n = match($i, /{sign}[^{sign}]*$/); if (n > 1 && n < length($i)) print \
-         substr($i, 1, n - 1) \"\\t\" substr($i, n + 1); else left++}} print \"\"}} END {{if (left) print \"words without a tag, left out: \" \
+         substr($i, 1, {end} - 1) \"\\t\" substr($i, n + 1); else left++}} print \"\"}} END {{if (left) print \"words without a tag, left out: \" \
          left > \"/dev/stderr\"}}'"
     );
     Some(format!(

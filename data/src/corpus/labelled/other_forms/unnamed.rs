@@ -11,6 +11,33 @@ use crate::corpus::text::Task;
 use crate::formats::{CsvRows, FileFormat};
 use crate::terminal::{shell_path, shell_word};
 
+/// Columns of numbers that recur from which they count something.
+const ENOUGH_COUNTS: usize = 3;
+/// Names of classes that say by themselves what they are, next to columns about a text.
+const KNOWN_CLASSES: [&str; 22] = [
+    "true",
+    "false",
+    "half-true",
+    "mostly-true",
+    "barely-true",
+    "positive",
+    "negative",
+    "neutral",
+    "pos",
+    "neg",
+    "spam",
+    "ham",
+    "entailment",
+    "contradiction",
+    "not_entailment",
+    "fake",
+    "real",
+    "toxic",
+    "hate",
+    "offensive",
+    "favor",
+    "against",
+];
 /// Columns that a message shows.
 const SHOWN: usize = 12;
 
@@ -76,14 +103,26 @@ fn of_class(rows: &[Vec<String>], columns: &[(&'static str, String)]) -> Vec<Opt
     let nothing = vec![None; columns.len()];
     let found = texts(rows, &nothing, columns);
     let are_two = found.len() > 1;
+    let is_number = |at: &usize| {
+        let column = column(rows, *at);
+        column.has_numbers() && 2 * column.n_distinct() <= column.n
+    };
+    let are_counts = (0..rows[0].len()).filter(is_number).count() >= ENOUGH_COUNTS;
+
     let rank = |at: &usize| {
         let column = column(rows, *at);
-        let is_own = column.n_distinct() == column.n && column.n > 2;
         // Two texts are compared on a scale.
         let is_scale = are_two && are_decimals(rows, *at);
+        let is_own = !is_scale && column.n_distinct() == column.n && column.n > 2;
+        let is_varied = !is_scale && 2 * column.n_distinct() > column.n;
         let is_one = column.n_distinct() == 1;
-        (is_own, is_one, column.has_words(), !is_scale, is_one && !column.has_numbers(), column.n_distinct())
+        let is_count = are_counts && column.has_numbers();
+        let n_known = column.values().filter(|value| is_known_class(value)).count();
+        let is_known = 2 * n_known > column.n_distinct();
+        let by_values = (!is_scale, !is_known, is_count, is_one && !column.has_numbers());
+        (is_own, is_varied, is_one, column.has_words(), by_values, column.n_distinct())
     };
+
     let free = |at: &usize| !found.contains(at) && can_be_class(rows, *at);
     let label = (0..rows[0].len()).filter(free).min_by_key(rank);
     let texts = texts(rows, &[None, label], columns);
@@ -92,6 +131,10 @@ fn of_class(rows: &[Vec<String>], columns: &[(&'static str, String)]) -> Vec<Opt
         meant.push(texts.get(1).copied());
     }
     meant
+}
+
+fn is_known_class(value: &str) -> bool {
+    KNOWN_CLASSES.contains(&value.trim().to_lowercase().as_str())
 }
 
 /// Names the columns that no key names, with an example of each.
@@ -174,16 +217,13 @@ mod tests {
         };
         fs::write(&path, (0..80).map(row).collect::<String>()).expect("writable");
         let read = |path: &Path| LabelledCorpus::read(&[path.into()], Task::Classification, &LabelConfig::default());
-        let said = read(&path).expect_err("a quote").to_string();
-        let (_, command) = said.split_once("to keep them as text: ").unwrap_or_else(|| panic!("{said}"));
+        let said = read(&path).expect_err("no names").to_string();
+        let (_, command) = said.split_once("with names: ").unwrap_or_else(|| panic!("{said}"));
+        let command = command.lines().next().unwrap_or_default();
         let ran = Command::new("sh").args(["-c", command]).current_dir(folder.path()).status().expect("a shell");
-        let rows = fs::read_to_string(folder.path().join("rows.tsv")).expect("rows");
-        assert!(
-            ran.success() && rows.contains("\"\"\"A man plays 1.\"\t") && rows.contains("sings \"\"it\"\" 70.\""),
-            "{rows}"
-        );
-        let said = read(&folder.path().join("rows.tsv")).expect_err("no names").to_string();
-        assert!(said.contains("printf 'label\\ttext\\ttext_pair\\n'"), "{said}");
+        let rows = read(&folder.path().join("rows.csv")).expect("rows");
+        let texts = rows.texts();
+        assert!(ran.success() && texts.len() == 160 && texts[2] == "\"A man plays 1.", "{texts:?}");
 
         // Posts with dates, that all have one class at the beginning.
         let post = |n: usize| {

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use super::{LabelConfig, cells};
 use crate::corpus::jq::fed;
-use crate::error::Result;
 use crate::formats::CsvRows;
 
 /// Rows with one word each from which it is not chance.
@@ -61,28 +60,45 @@ fn has_runs(rows: &[Vec<String>], at: usize) -> bool {
     n_distinct == starts.len() && n_distinct > 1 && 2 * n_distinct < rows.len()
 }
 
+/// Whether rows without a word divide the others.
+fn are_divided(lines: &[String]) -> bool {
+    let is_blank = |line: &String| line.chars().all(|c| c.is_whitespace() || ",;\t\"".contains(c));
+    let rows: Vec<bool> = lines.iter().map(is_blank).collect();
+    rows.windows(2).skip(1).any(|pair| pair == [true, false])
+}
+
 impl WordRows {
-    /// Says what the table is and how it becomes a CoNLL file.
-    pub(super) fn advice(&self, path: &Path) -> Result<String> {
+    /// Says what the table is and how it becomes a CoNLL file. `lines` are its first ones.
+    pub(super) fn advice(&self, path: &Path, lines: &[String]) -> String {
         let each_row = "each row has one word, and a row must have the words of a sentence";
-        let Some(sentence) = self.sentence else {
-            return Ok(format!(
-                "{each_row}: add a column with the number of the sentence, or write one word and its tag per line, with blank lines between \
-                 sentences, into a file whose name ends in .conll; a row that is meant to be one word has a list: [\"word\"]"
-            ));
+        let why = match self.sentence {
+            Some(_) => "rows cannot be joined by a column, so make a CoNLL file of it",
+            None if are_divided(lines) => "rows without a word divide sentences, as in CoNLL files, so make one of it",
+            None => {
+                return format!(
+                    "{each_row}: add a column with the number of the sentence, or write one word and its tag per line, with blank lines \
+                     between sentences, into a file whose name ends in .conll; a row that is meant to be one word has a list: [\"word\"]"
+                );
+            }
         };
-        let (delimiter, _) = CsvRows::first_rows_by_name(path)?;
-        let delimiter = if delimiter == b'\t' { "\\t".to_owned() } else { char::from(delimiter).to_string() };
+        format!("{each_row}; {why}:\n{} > rows.conll", fed(path, &self.script(path)))
+    }
+
+    /// Returns the program that writes words and tags into lines, and a blank line behind each sentence.
+    fn script(&self, path: &Path) -> String {
+        let options = CsvRows::options_of_python(path);
         let (word, tag) = (self.word, self.tag);
-        let script = format!(
-            "python3 -c 'import csv, sys\nlast = \"\"\nfor row \
-             in [row for row in csv.reader(sys.stdin, delimiter=\"{delimiter}\") if row][1:]:\n  if last and row[{sentence}] not in (\"\", \
-             last): print()\n  last = row[{sentence}] or last\n  if row[{word}].strip(): print(row[{word}], row[{tag}], \
-             sep=\"\\t\")'"
-        );
-        Ok(format!(
-            "{each_row}; rows cannot be joined by a column, so make a CoNLL file of it:\n{} > rows.conll",
-            fed(path, &script)
-        ))
+        match self.sentence {
+            None => format!(
+                "python3 -c 'import csv, sys\nfor row in list(csv.reader(sys.stdin{options}))[1:]:\n  has_word = row and \
+                 row[{word}].strip()\n  print(*([row[{word}], row[{tag}]] if has_word else []), sep=\"\\t\")'"
+            ),
+            Some(sentence) => format!(
+                "python3 -c 'import csv, sys\nlast = \"\"\nfor row \
+                 in [row for row in csv.reader(sys.stdin{options}) if row][1:]:\n  if last and row[{sentence}] not in (\"\", \
+                 last): print()\n  last = row[{sentence}] or last\n  if row[{word}].strip(): print(row[{word}], row[{tag}], \
+                 sep=\"\\t\")'"
+            ),
+        }
     }
 }

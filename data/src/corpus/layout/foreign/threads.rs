@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value, json};
 
 use super::persons::TEXTS;
+use super::who::role_of;
 use super::{Foreign, SPEAKERS, WayOut, meaning};
 use crate::corpus::fields::words_of;
 use crate::corpus::jq::in_jq;
@@ -91,7 +92,7 @@ pub(super) fn nested(rows: &[Map<String, Value>]) -> Option<Foreign> {
     };
     Some(Foreign {
         name: format!("trees of messages, with the replies to each in \"{replies}\""),
-        way_out: WayOut::Program(what, program),
+        way_out: WayOut::Program(what.into(), program),
     })
 }
 
@@ -102,13 +103,15 @@ pub(super) fn linked(rows: &[Map<String, Value>], is_chat: bool) -> Option<Forei
     let text = TEXTS.iter().find(|name| first.get(**name).is_some_and(Value::is_string))?;
     let id = first.keys().filter(|name| *name != parent).find_map(|id| Some((id, link(rows, id, parent)?)));
     let (id, has_kind) = id?;
-    let roles = || rows.iter().filter_map(|row| row.get(fields_of(row)?[1])?.as_str());
-    let role = fields_of(first).map(|[_, role]| role).filter(|_| roles().count() == rows.len());
+    let role = role_of(rows).map(|who| who.role);
     if role.is_none() && !is_chat {
         return None;
     }
 
     let kind = if has_kind { " | sub(\"^[a-z][a-z0-9]*_\"; \"\")" } else { "" };
+    // Whole numbers next to blank cells are written with a fraction.
+    let has_fraction = rows.iter().filter_map(|row| row.get(parent)?.as_str()).any(|parent| parent.ends_with(".0"));
+    let kind = if has_fraction { " | sub(\"\\\\.0$\"; \"\")" } else { kind };
     let (text, of_parent) = (in_jq(text), in_jq(parent));
     let deleted = DELETED.map(|text| Value::from(text).to_string()).join(", ");
     let helpers = format!(
@@ -118,30 +121,50 @@ pub(super) fn linked(rows: &[Map<String, Value>], is_chat: bool) -> Option<Forei
     );
     let path =
         "[recurse(if up == id then empty else $all[up] // empty end)] | reverse | select(length > 1 and all(said))";
+    // Somebody may have ranked the replies to a message: others than the best are worse answers.
+    let rating = role.as_ref().and_then(|_| rating_of(rows));
+    let (best, path) = match rating {
+        None => (String::new(), path.to_owned()),
+        Some((field, high_is_good)) => {
+            let (which, worst) = if high_is_good { ("max_by", "-1e9") } else { ("min_by", "1e9") };
+            let best = format!(
+                " | (group_by(up) | map({which}({} | tonumber? // {worst})) | INDEX(id)) as $best | .",
+                in_jq(field)
+            );
+            (best, format!("{path} | select(all(.[1:][]; $best[id] != null))"))
+        }
+    };
+    let is_alternate = role.is_none();
     let (messages, condition) = match role {
-        Some(role) => (
-            format!("map({{role: {}[{} | ascii_downcase], content: {text}}})", roles_in_jq(roles()), in_jq(role)),
-            "any(.role == \"assistant\")",
-        ),
+        Some(role) => (format!("map({{role: {role}, content: {text}}})"), "any(.role == \"assistant\")"),
         None => {
             let role = "(if .key % 2 == 0 then \"user\" else \"assistant\" end)";
             (format!("[to_entries[] | {{role: {role}, content: .value{text}}}]"), "length > 1")
         }
     };
     let program = format!(
-        "{helpers} INDEX(id) as $all | map(select(said)) | INDEX(up) as $replied | .[] | select($replied[id] == null) | {path} | \
+        "{helpers} INDEX(id) as $all | map(select(said)) | INDEX(up) as $replied{best} | .[] | select($replied[id] == null) | {path} | \
          {messages} | select({condition}) | {{messages: .}}"
     );
-    let alternate = if role.is_none() { ", in which each second message is an answer" } else { "" };
+    let which = if rating.is_some() { "each path of the best replies" } else { "each path" };
+    let alternate = if is_alternate { ", in which each second message is an answer" } else { "" };
     Some(Foreign {
         name: format!("messages, one per row, each with the one that it replies to in \"{parent}\""),
         way_out: WayOut::OfAll(
             format!(
-                "to make a conversation of each path from a first message to a last reply{alternate}, without those that were deleted"
+                "to make a conversation of {which} from a first message to a last reply{alternate}, without those that were deleted"
             ),
             program,
         ),
     })
+}
+
+/// Returns the field that rates messages by numbers, and whether a high one is good.
+fn rating_of(rows: &[Map<String, Value>]) -> Option<(&str, bool)> {
+    let is_number =
+        |value: &Value| value.is_number() || value.as_str().is_some_and(|text| text.trim().parse::<f64>().is_ok());
+    let is_rated = |name: &&String| rows.iter().filter(|row| row.get(*name).is_some_and(is_number)).count() > 1;
+    rows.first()?.keys().filter(is_rated).find_map(|name| Some((name.as_str(), direction_of(name)?)))
 }
 
 /// Whether a field names the message before: `parent_id`, `in_reply_to`.
@@ -154,7 +177,7 @@ fn names_parent(name: &str) -> bool {
 /// Whether the messages in `parent` are those that `id` numbers, perhaps with a kind in front, as Reddit has it (`Some(true)`).
 fn link(rows: &[Map<String, Value>], id: &str, parent: &str) -> Option<bool> {
     let spelled = |value: &Value| match value {
-        Value::String(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+        Value::String(text) => Some(text.trim().trim_end_matches(".0").to_owned()).filter(|text| !text.is_empty()),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     };

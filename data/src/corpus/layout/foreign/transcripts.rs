@@ -38,6 +38,8 @@ const TOOLS: [&str; 9] = [
     "ipython",
     "result",
 ];
+/// Names of persons who have a number.
+const PERSONS: [&str; 6] = ["user", "speaker", "person", "participant", "human", "agent"];
 /// Tokens that end turns and texts.
 const ENDS: [&str; 8] =
     ["<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<bos>", "</s>", "<s>"];
@@ -66,7 +68,7 @@ pub(super) fn transcripts(rows: &[Map<String, Value>]) -> Option<Foreign> {
         format!("{}del({}) + {{messages: [{}]}}", system(row, &style), in_jq(field), style.messages(field, &texts));
     Some(Foreign {
         name: format!("conversations whose turns stand in one string, \"{field}\""),
-        way_out: WayOut::Program("to make messages of the turns", program),
+        way_out: WayOut::Program("to make messages of the turns".into(), program),
     })
 }
 
@@ -81,7 +83,7 @@ fn style_of(texts: &[&str]) -> Option<Style> {
     let mut styles = in_lines.chain(WITHIN.into_iter().map(|marks| (marks, false)));
     styles.find_map(|([before, behind], begins_line)| {
         let start = if begins_line { r"(?m)^[ \t]*(?:<bos>|<s>)?" } else { "" };
-        let mark = Regex::new(&format!("{start}{before}([A-Za-z][A-Za-z_ ]{{0,20}}){behind}")).ok()?;
+        let mark = Regex::new(&format!("{start}{before}([A-Za-z][A-Za-z_ ]{{0,20}}[12]?){behind}")).ok()?;
         let mut names: BTreeMap<String, &'static str> = BTreeMap::new();
         let (mut n_conversations, mut has_preamble) = (0, false);
 
@@ -114,7 +116,18 @@ fn role_of(name: &str) -> Option<&'static str> {
         "a" | "output" => Some("assistant"),
         _ => None,
     };
-    meaning(name).or(other).or(is_tool.then_some("tool"))
+    meaning(name).or(other).or_else(|| numbered(name)).or(is_tool.then_some("tool"))
+}
+
+/// Returns the role of one of two persons with a number: the second one answers the first.
+fn numbered(name: &str) -> Option<&'static str> {
+    let stem = name.trim_end_matches(['1', '2']);
+    let is_person = PERSONS.contains(&stem.trim_end_matches([' ', '_']).to_lowercase().as_str());
+    match &name[stem.len()..] {
+        "1" if is_person => Some("user"),
+        "2" if is_person => Some("assistant"),
+        _ => None,
+    }
 }
 
 impl Style {

@@ -24,7 +24,7 @@ pub(super) fn tree(row: &Map<String, Value>) -> Option<Foreign> {
     );
     Some(Foreign {
         name: format!("conversations of ChatGPT, with messages by their identifiers in \"{field}\""),
-        way_out: WayOut::Program("to make messages of them", program),
+        way_out: WayOut::Program("to make messages of them".into(), program),
     })
 }
 

@@ -1,15 +1,18 @@
 //! Lists of turns: with roles or speakers under any names, or without.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
 use super::super::alternatives::{has_word, is_of_alternatives};
 use super::super::lists::lists_in;
-use super::persons::TEXTS;
+use super::histories::names_facts;
+use super::notes::conditions;
+use super::persons::{TEXTS, inside};
 use super::{Foreign, READ_ROW, WayOut, meaning, with_messages, with_messages_if};
 use crate::corpus::fields::{is_about, words_of};
-use crate::corpus::jq::in_jq;
+use crate::corpus::jq::{in_jq, path_in_jq};
+use crate::corpus::path::value_at;
 use crate::corpus::roles::{Role, is_of};
 
 /// Words of fields with a question in a turn.
@@ -33,6 +36,12 @@ const DIALOGUES: [&str; 10] = [
     "dialogues",
 ];
 
+/// Words of names of fields that say who speaks.
+const SAY_WHO: [&str; 9] = ["speaker", "role", "from", "author", "sender", "name", "user", "by", "who"];
+/// Words of names of times.
+const TIMES: [&str; 4] = ["timestamp", "time", "date", "ts"];
+/// Conversations from which two speakers that recur are not chance.
+const ENOUGH_ROWS: usize = 4;
 /// Roles of messages with what a tool has found.
 const TOOLS: [&str; 3] = ["function", "tool", "observation"];
 
@@ -112,7 +121,7 @@ pub(super) fn other_roles(rows: &[Map<String, Value>]) -> Option<Foreign> {
     Some(Foreign {
         name: format!("conversations with the roles {}", found.join(", ")),
         way_out: WayOut::Program(
-            "to give the roles their names",
+            "to give the roles their names".into(),
             format!("{} |= map(.{role} |= {roles}[.])", in_jq(field)),
         ),
     })
@@ -152,46 +161,114 @@ pub(super) fn speakers(rows: &[Map<String, Value>]) -> Option<Foreign> {
         has("role") && has("content") || has("from") && has("value")
     };
     let (field, turns) = list_of(rows, |turn| n_strings(turn) > 1 && !is_message(turn))?;
-    let texts = |name: &str| turns.iter().filter_map(|turn| turn.get(name)?.as_str()).collect::<Vec<_>>();
-    let strings: Vec<&String> = turns[0].iter().filter(|(_, value)| value.is_string()).map(|(name, _)| name).collect();
-    let n_bytes = |name: &&&String| texts(name).iter().map(|text| text.len()).sum::<usize>();
-    let text: &String = strings.iter().max_by_key(n_bytes)?;
-    let n_distinct = |name: &str| {
-        let mut found = texts(name);
-        found.sort_unstable();
-        found.dedup();
-        found.len()
-    };
-    let word = |name: &str| {
-        words_of(name)
-            .iter()
-            .any(|word| ["speaker", "role", "from", "author", "sender", "name", "user", "by", "who"].contains(&&**word))
-    };
-    let others =
-        strings.into_iter().filter(|name| *name != text && texts(name).len() == turns.len() && n_distinct(name) > 1);
-    let speaker = others.max_by_key(|name| (word(name), std::cmp::Reverse(n_distinct(name))))?;
-    if !word(speaker) && n_distinct(speaker) > 3 {
-        return None;
-    }
+    let texts = |path: &str| turns.iter().filter_map(|turn| value_at(turn, path)?.as_str()).collect::<Vec<_>>();
+    let n_distinct = |path: &str| texts(path).into_iter().collect::<HashSet<_>>().len();
+    let varies = |path: &String| turns.len() < 2 || n_distinct(path) > 1;
+    let paths = texts_of(turns[0]);
+    let n_bytes = |path: &&String| texts(path).iter().map(|text| text.len()).sum::<usize>();
+    // Times and names may be longer than short messages, and have fewer words.
+    let has_words = |path: &String| texts(path).iter().any(|text| text.contains(' '));
+    let text: &String = paths.iter().filter(|path| varies(path)).max_by_key(|path| (has_words(path), n_bytes(path)))?;
+    let word = |name: &str| words_of(name).iter().any(|word| SAY_WHO.contains(&word.as_str()));
+    let is_in_all = |path: &str| texts(path).len() == turns.len() && n_distinct(path) > 1;
 
-    let first = texts(speaker)[0];
+    let strings = turns[0].iter().filter(|(_, value)| value.is_string()).map(|(name, _)| name);
+    let others = strings.filter(|name| *name != text && is_in_all(name));
+    let plain = others.max_by_key(|name| (word(name), std::cmp::Reverse(n_distinct(name))));
+    // The person may be an object with a name, next to a kind of message.
+    let named = || inside(turns[0]).filter(|path| path.len() > 1 && is_in_all(&path.join(".")));
+    // Without a usual name, values that recur may be classes or stars, unless the list is a dialogue.
+    let is_few = |name: &&String| n_distinct(name) <= 3 && is_dialogue(field);
+    let path = match plain {
+        Some(name) if word(name) => vec![name.clone()],
+        _ => named().or_else(|| plain.filter(is_few).map(|name| vec![name.clone()]))?,
+    };
+    let (speaker, of_turn) = (path.join("."), path_in_jq(&path));
+    let of_text = path_in_jq(&text.split('.').map(str::to_owned).collect::<Vec<_>>());
+
+    let first = texts(&speaker)[0];
     let is_first_known = meaning(first) != Some("assistant");
-    let roles = roles_in_jq(texts(speaker)).filter(|_| {
-        n_distinct(speaker) > 2 || !is_first_known || texts(speaker).iter().all(|name| meaning(name) != Some("system"))
+    let roles = roles_in_jq(texts(&speaker)).filter(|_| {
+        n_distinct(&speaker) > 2
+            || !is_first_known
+            || texts(&speaker).iter().all(|name| meaning(name) != Some("system"))
     });
-    let (begin, role) = match roles {
-        Some(roles) => (String::new(), format!("{roles}[{}]", in_jq(speaker))),
-        None if !is_first_known => return None,
-        None => (
-            format!("{}[0]{} as $first | ", in_jq(field), in_jq(speaker)),
-            format!("(if {} == $first then \"user\" else \"assistant\" end)", in_jq(speaker)),
+    let is_reversed = descend(rows, field);
+    let same = same_two(rows, field, &speaker, is_reversed);
+    let (begin, role) = match (roles, same) {
+        (Some(roles), _) => (String::new(), format!("{roles}[{of_turn}]")),
+        (None, Some([asks, answers])) => {
+            let roles = json!({asks: "user", answers: "assistant"});
+            (String::new(), format!("{roles}[{of_turn}]"))
+        }
+        (None, None) if !is_first_known => return None,
+        (None, None) => (
+            format!("{}[{}]{of_turn} as $first | ", in_jq(field), if is_reversed { -1 } else { 0 }),
+            format!("(if {of_turn} == $first then \"user\" else \"assistant\" end)"),
         ),
     };
-    let messages = format!("{begin}{}[] | {{role: {role}, content: {}}}", in_jq(field), in_jq(text));
+    let list = if is_reversed { format!("({} | reverse)", in_jq(field)) } else { in_jq(field) };
+    let said = conditions(turns.iter().copied());
+    let said = said.strip_suffix(" and ").map_or_else(String::new, |said| format!("select({said}) | "));
+    let messages = format!("{begin}{list}[] | {said}{{role: {role}, content: {of_text}}}");
     Some(Foreign {
         name: format!("conversations whose turns in \"{field}\" have a \"{speaker}\" and a \"{text}\""),
         way_out: with_messages(&[field], &messages),
     })
+}
+
+/// Returns the paths of the texts in a turn and in its objects.
+fn texts_of(turn: &Map<String, Value>) -> Vec<String> {
+    let mut paths = Vec::new();
+    for (name, value) in turn {
+        let inner = value.as_object().into_iter().flatten().filter(|(_, value)| value.is_string());
+        paths.extend(value.is_string().then(|| name.clone()));
+        paths.extend(inner.map(|(inner, _)| format!("{name}.{inner}")));
+    }
+    paths
+}
+
+/// Whether the turns of a list have times, and the last ones stand first.
+fn descend(rows: &[Map<String, Value>], field: &str) -> bool {
+    let is_time = |name: &str| {
+        let is_one = |word: &String| TIMES.contains(&word.as_str()) || word.ends_with("time");
+        words_of(name).iter().any(is_one)
+    };
+    let begins_with_year = |text: &str| {
+        text.len() >= 10 && text.as_bytes()[..4].iter().all(u8::is_ascii_digit) && text.as_bytes()[4] == b'-'
+    };
+    let is_value = |value: &Value| value.is_number() || value.as_str().is_some_and(begins_with_year);
+    let falls = |row: &Map<String, Value>| {
+        let list = row.get(field)?.as_array().filter(|list| list.len() > 1)?;
+        let name = list.first()?.as_object()?.iter().find(|(name, value)| is_time(name) && is_value(value))?.0;
+        let (first, last) = (list.first()?.get(name)?, list.last()?.get(name)?);
+        match (first.as_f64(), last.as_f64()) {
+            (Some(first), Some(last)) => Some(first > last),
+            _ => Some(first.as_str()? > last.as_str()?),
+        }
+    };
+    let all: Vec<bool> = rows.iter().filter_map(falls).collect();
+    2 * all.iter().filter(|falls| **falls).count() > all.len()
+}
+
+/// Returns the two speakers of several conversations that have no other one: first the one who begins most of them.
+fn same_two(rows: &[Map<String, Value>], field: &str, speaker: &str, is_reversed: bool) -> Option<[String; 2]> {
+    let speakers = |row: &Map<String, Value>| -> Option<Vec<String>> {
+        row.get(field)?
+            .as_array()?
+            .iter()
+            .map(|turn| Some(value_at(turn.as_object()?, speaker)?.as_str()?.to_owned()))
+            .collect()
+    };
+    let all: Vec<Vec<String>> = rows.iter().filter_map(speakers).filter(|list| list.len() > 1).collect();
+    let mut names: Vec<&String> = all.iter().flatten().collect();
+    names.sort();
+    names.dedup();
+    let [one, other] = names[..] else { return None };
+    let begun = |list: &&Vec<String>| (if is_reversed { list.last() } else { list.first() }) == Some(one);
+    let n_begun = all.iter().filter(begun).count();
+    let begins = if 2 * n_begun >= all.len() { [one, other] } else { [other, one] };
+    (all.len() >= ENOUGH_ROWS).then(|| begins.map(String::to_owned))
 }
 
 /// A list of pairs of a question and its answer.
@@ -232,6 +309,7 @@ pub(super) fn alternating(rows: &[Map<String, Value>], is_chat: bool) -> Option<
             .is_some_and(|list| list.len() > 1 && list.iter().all(Value::is_string) && n_words(list) >= 2 * list.len())
     };
     let lists = || row.iter().filter(is_list).map(|(name, _)| name);
+    let lists = || lists().filter(|name| !names_facts(name));
     let field = lists().find(|name| is_dialogue(name)).or_else(|| lists().find(|name| is_free(name)))?;
 
     let path = in_jq(field);

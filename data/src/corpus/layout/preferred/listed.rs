@@ -15,9 +15,13 @@ use crate::corpus::values;
 /// A list of answers, with ratings of them, a mark of the best one, or its number.
 pub(super) fn of(rows: &[Map<String, Value>], row: &Map<String, Value>, fields: &[Field<'_>]) -> Option<Preferred> {
     let list = fields.iter().find(|field| {
-        let is_of_answers = field.words().iter().any(|word| is_answer_word(&singular(word)));
+        let has_answer = |name: &String| words_of(name).iter().any(|word| is_answer_word(&singular(word)));
+        let is_of_answers = field.words().iter().any(|word| is_answer_word(&singular(word)))
+            || is_of_sentences(field.value) && field.parent().iter().any(has_answer)
+            || are_rated_comments(field);
         let are_answers = |list: &Vec<Value>| {
-            let is_one = |value: &Value| value.is_string() || value.is_object() && !is_message(value);
+            let is_one =
+                |value: &Value| value.is_string() || value.is_object() && !is_message(value) && !is_typed(value);
             list.len() > 1 && list.iter().all(is_one) && !are_turns(list)
         };
         is_of_answers && field.value.as_array().is_some_and(are_answers)
@@ -66,7 +70,7 @@ pub(super) fn of(rows: &[Map<String, Value>], row: &Map<String, Value>, fields: 
             return Some(found(Some(program), None));
         }
         // Answers about a text are alike.
-        let has_context = fields.iter().any(|field| is_of(Role::Context, &field.name()));
+        let has_context = fields.iter().any(|field| field.path.iter().any(|name| is_of(Role::Context, name)));
         return (!has_context).then(|| found(None, Some("say which answer of a row is better".to_owned())));
     }
 
@@ -80,6 +84,24 @@ pub(super) fn of(rows: &[Map<String, Value>], row: &Map<String, Value>, fields: 
         return Some(found(Some(sorted("[1]", ".[0]", high_is_good, &both)), None));
     }
     chosen("")
+}
+
+/// Whether it is a list of texts of several words.
+fn is_of_sentences(value: &Value) -> bool {
+    let is_sentence = |value: &Value| value.as_str().is_some_and(|text| text.trim().contains(' '));
+    value.as_array().is_some_and(|list| list.iter().any(is_sentence))
+}
+
+/// Whether it is a list of comments to a text, of which readers have rated each.
+fn are_rated_comments(field: &Field<'_>) -> bool {
+    let is_rated = |value: &Value| value.as_object().is_some_and(|one| rating_of(one).is_some());
+    let is_named = field.words().iter().any(|word| singular(word) == "comment");
+    is_named && field.value.as_array().is_some_and(|list| list.iter().all(is_rated))
+}
+
+/// Whether it is a message with the type of its author, as LangChain has them.
+fn is_typed(value: &Value) -> bool {
+    ["type", "content"].iter().all(|name| value.get(*name).is_some())
 }
 
 /// Whether objects are turns of a talk: they say who speaks, a person or an assistant.

@@ -9,13 +9,14 @@ use crate::corpus::path::value_at;
 use crate::corpus::text::direction_of;
 
 /// Marks that tell answers apart, in their order.
-const MARKS: [[&str; 4]; 6] = [
+const MARKS: [[&str; 4]; 7] = [
     ["0", "1", "2", "3"],
     ["1", "2", "3", "4"],
     ["a", "b", "c", "d"],
     ["first", "second", "third", "fourth"],
     ["one", "two", "three", "four"],
     ["left", "right", "", ""],
+    ["j", "k", "", ""],
 ];
 
 /// An answer and the word that tells it from the others.

@@ -77,7 +77,8 @@ fn other_tables_are_pairs() {
         &|n| format!("{}\t{}", ["one", "two"][n % 2], text(n)),
         &|n| format!("w{n}\tp{n}"),
     ] {
-        assert_eq!(opened("a.tsv", &table("", row), &config).0, "");
+        let (said, _) = opened("a.tsv", &table("", row), &config);
+        assert!(said.is_empty() || said.contains("alone of its") && !said.contains("group_by"), "{said}");
     }
 }
 

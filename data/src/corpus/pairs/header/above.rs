@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use super::messages::quoted;
-use crate::corpus::jq::piped;
-use crate::error::Error;
-use crate::formats::LineReader;
+use crate::corpus::jq::{fed, piped};
+use crate::error::{Error, Result};
+use crate::formats::{CsvRows, LineReader};
 
+/// The most rows of a header.
+const MOST_HEADERS: usize = 4;
 /// Most lines above a table.
 const MOST_LINES: usize = 50;
 
@@ -40,6 +42,30 @@ fn titles_above(rows: &[Vec<String>]) -> usize {
     let n_wide = below.iter().filter(|row| !is_title(row)).count();
     let differ = below.iter().any(|row| row.iter().any(has_digit));
     if is_header && differ && !below.is_empty() && 2 * n_wide > below.len() { at } else { 0 }
+}
+
+/// Refuses a survey of Qualtrics, whose header has the questions and ids of the columns in two further rows.
+///
+/// # Errors
+///
+/// If one of the first `rows` has these ids.
+pub(in crate::corpus) fn refuse_further_headers(path: &Path, rows: &[Vec<String>]) -> Result<()> {
+    let has_ids = |row: &Vec<String>| row.iter().any(|cell| cell.trim_start().starts_with("{\"ImportId\""));
+    let Some(at) = rows.iter().take(MOST_HEADERS).position(has_ids) else { return Ok(()) };
+    let script = format!(
+        "python3 -c 'import csv, sys; [csv.writer(sys.stdout).writerow(row) for n, row in enumerate(csv.reader(open(0, encoding=\"utf-8-sig\", \
+         newline=\"\"){})) if not 0 < n <= {at}]'",
+        CsvRows::options_of_python(path)
+    );
+    Err(Error::corpus(
+        path,
+        format!(
+            "its first {} rows are the names, questions and ids of the columns, as Qualtrics writes them\n  to keep the names alone: {} > \
+             answers.csv\n  and read answers.csv",
+            at + 1,
+            fed(path, &script)
+        ),
+    ))
 }
 
 /// Refuses a table with lines above its first row, and says how to leave them out.
@@ -85,7 +111,7 @@ mod tests {
     use super::*;
     use crate::corpus::pairs::{CorpusConfig, Header, PairCorpus};
 
-    fn open(name: &str, text: &str, config: &CorpusConfig) -> Result<Vec<String>, String> {
+    fn open(name: &str, text: &str, config: &CorpusConfig) -> std::result::Result<Vec<String>, String> {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join(name);
         fs::write(&file, text).expect("writable");
@@ -131,8 +157,8 @@ mod tests {
         let row =
             |n: usize| format!("{}\t{}\t{}\tThe dog {n} barks.\tA dog barks {n} times.\n", n % 2, 1000 + n, 2000 + n);
         let marked = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n".to_owned() + &(0..60).map(row).collect::<String>();
-        let notes = open("a.tsv", &marked, &CorpusConfig::default()).expect("pairs").join("\n");
-        assert!(notes.contains("3 is the source and 4 the target") && notes.contains("is taken as a pair"), "{notes}");
+        let asked = open("a.tsv", &marked, &CorpusConfig::default()).expect_err("names above numbers");
+        assert!(asked.contains("looks like a header") && asked.contains("source_field=#1 String"), "{asked}");
         let two = "Hello\t\nGood morning.\tBuongiorno.\nThanks.\tGrazie.\n";
         assert_eq!(open("a.tsv", two, &CorpusConfig::default()), Ok(Vec::new()), "a pair with one side");
         assert_eq!(rows_above(&[vec!["#id".into(), "en".into()], vec!["1".into(), "a".into()]]), 0);

@@ -20,6 +20,36 @@ pub(super) fn differs_in_kind(names: &[&str], others: &[Vec<String>]) -> bool {
     others.len() >= ENOUGH_ROWS && names.iter().all(is_name) && (0..names.len()).any(all_have_digits)
 }
 
+/// Whether a plain name stands above a column of numbers, dates or ids, all `others` of it. The cells next to it may be whole sentences,
+/// as the questions of a survey are.
+pub(super) fn is_above_numbers(names: &[&str], others: &[Vec<String>]) -> bool {
+    let is_number = |cell: &str| has_digit(cell) && !cell.split_whitespace().any(is_long_word);
+    let are_numbers = |at: usize| others.iter().all(|row| row.get(at).is_some_and(|cell| is_number(cell)));
+    let is_name = |name: &str| {
+        let stands_for_nothing = ["n/a", "na", "nan", "nil", "none", "null", "unknown"];
+        let has_letter = name.contains(char::is_alphabetic);
+        has_letter && !has_digit(name) && is_plain(name) && !stands_for_nothing.contains(&name.to_lowercase().as_str())
+    };
+    let numbered = || (0..names.len()).filter(|at| are_numbers(*at)).map(|at| names[at]);
+    others.len() >= MANY_ROWS
+        && numbered().any(is_name)
+        && !numbered().any(|name| name.starts_with(|c: char| c.is_numeric()))
+}
+
+/// Whether the cells are sentences that end in a mark with which no other cell of their columns ends, as questions above answers do.
+pub(super) fn end_differently(names: &[&str], others: &[Vec<String>]) -> bool {
+    let mark = |cell: &str| cell.chars().next_back().filter(|c| "?!.:？。！：".contains(*c));
+    let is_like = |at: usize, row: &Vec<String>| row.get(at).is_none_or(|cell| mark(cell.trim()) == mark(names[at]));
+    let differs = |at: usize| mark(names[at]).is_some() && !others.iter().any(|row| is_like(at, row));
+    let is_short = |at: usize| names[at].split_whitespace().count() <= MOST_WORDS && is_plain(names[at]);
+    let at_most = |n: usize| names.iter().all(|name| name.len() <= n);
+    let mut all = 0..names.len();
+    others.len() >= MANY_ROWS
+        && at_most(2 * LONGEST)
+        && all.clone().any(differs)
+        && all.all(|at| differs(at) || is_short(at))
+}
+
 /// Whether the cells are single short words, apart from a remark in brackets, and no other row consists of such.
 pub(super) fn may_be_names(names: &[&str], others: &[Vec<String>]) -> bool {
     let is_word = |cell: &str| {
@@ -107,6 +137,11 @@ pub(super) fn has_usual_name(names: &[&str]) -> bool {
 /// Whether two cells or more are names that columns usually have.
 pub(super) fn looks_like_header(names: &[&str]) -> bool {
     names.iter().filter(|name| Role::of(name) != Role::Unknown).count() >= 2
+}
+
+/// Whether a word has letters only, and more than a month, a day or a time zone has.
+fn is_long_word(word: &str) -> bool {
+    word.chars().count() > 3 && word.chars().all(char::is_alphabetic)
 }
 
 fn has_digit(text: &str) -> bool {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::super::{CorpusConfig, Header};
-use super::kind::{can_be_names, differs_in_kind, has_usual_name, looks_like_header};
+use super::kind::{can_be_names, differs_in_kind, has_usual_name, is_above_numbers, looks_like_header};
 use super::texts::{asked, candidates, examples, varied_target, worth_reading};
 use super::{OR_REVERSED, is_language, names_are_set, says_direction, texts_of};
 use crate::corpus::fields::{ANSWERS, names_behind, with_text_behind};
@@ -29,10 +29,16 @@ pub(super) fn lacks_a_column(
     let row = if is_header { "header" } else { "first row" };
     // No row has names then.
     let no_names = if names_are_set(config) { ", without the names of columns" } else { "" };
+
     let mut remedies = vec![format!("if the first row is a pair{no_names}: --set data.corpus.header=no")];
-    if is_header || can_be_names(names, others) {
+    let is_above = is_above_numbers(names, others);
+    if is_header || is_above || can_be_names(names, others) {
         // The more probable one stands first.
-        let seems = is_header || looks_like_header(names) || differs_in_kind(names, others) || has_usual_name(names);
+        let seems = is_header
+            || is_above
+            || looks_like_header(names)
+            || differs_in_kind(names, others)
+            || has_usual_name(names);
         let is_near = seems || [0, 1].into_iter().any(|side| nearest(names, wanted[side], None).is_some());
         let naming = format!("to name the columns: {}", kept_flags(names, others, wanted, found));
         remedies.insert(if is_near { 0 } else { 1 }, naming);

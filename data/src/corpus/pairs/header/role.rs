@@ -12,12 +12,14 @@ pub(super) enum Role {
     Unknown,
 }
 
-const SOURCES: [&str; 6] = ["source", "src", "input", "original", "question", "prompt"];
-const TARGETS: [&str; 13] = [
+const SOURCES: [&str; 7] = ["source", "src", "input", "inputs", "original", "question", "prompt"];
+const TARGETS: [&str; 15] = [
     "target",
+    "targets",
     "trg",
     "tgt",
     "output",
+    "outputs",
     "translation",
     "translated",
     "reference",
@@ -28,7 +30,24 @@ const TARGETS: [&str; 13] = [
     "solution",
     "solutions",
 ];
-const TEXTS: [&str; 8] = ["text", "sentence", "sent", "segment", "phrase", "line", "string", "text1"];
+const TEXTS: [&str; 16] = [
+    "text",
+    "sentence",
+    "sent",
+    "segment",
+    "phrase",
+    "line",
+    "string",
+    "text1",
+    "texts",
+    "sentences",
+    "segments",
+    "phrases",
+    "lines",
+    "strings",
+    "word",
+    "words",
+];
 const OTHERS: [&str; 9] = ["id", "index", "idx", "number", "score", "domain", "label", "lang", "language"];
 /// Languages by name and by code.
 const LANGUAGES: [&str; 83] = [

@@ -8,11 +8,16 @@ use crate::corpus::columns::{Column, with_examples};
 use crate::corpus::fields::{is_about, is_id_name, words_of};
 use crate::corpus::values;
 use crate::error::Error;
+use crate::terminal::shell_path;
 
 /// Rows that show that a column has one word only, such as the name of a language.
 const ENOUGH_ROWS: usize = 5;
+/// Rows from which numbers in all of them are not chance.
+const MANY_ROWS: usize = 9;
 /// Different words of a column that are the names of something.
 const FEW_WORDS: usize = 8;
+/// Options of a question.
+const FEWEST_OPTIONS: usize = 3;
 /// Columns that a note names.
 const SHOWN: usize = 6;
 
@@ -21,15 +26,31 @@ const SHOWN: usize = 6;
 pub(super) fn columns_of_texts(rows: &[Vec<String>], n_columns: usize) -> Vec<usize> {
     // The first row may have names.
     let below = if rows.len() > ENOUGH_ROWS { &rows[1..] } else { rows };
-    let has_text = |at: &usize| {
-        let column = column(below, *at);
-        let n_texts = below.iter().filter_map(|row| row.get(*at)).filter(|cell| is_text(cell.trim())).count();
-        let is_one = below.len() >= ENOUGH_ROWS && column.n_distinct() == 1;
-        let is_one_of_few = column.recurs() && column.n_distinct() <= FEW_WORDS;
-        let is_word = !column.has_words() && (is_one || is_one_of_few);
-        2 * n_texts > column.n && !is_word && !column.numbers_rows()
+    let columns: Vec<Column> = (0..n_columns).map(|at| column(below, at)).collect();
+    let cells = |at: usize| below.iter().filter_map(move |row| row.get(at)).map(|cell| cell.trim());
+    let is_enough = below.len() >= ENOUGH_ROWS;
+    let has_text = |at: usize| {
+        let n_texts = cells(at).filter(|cell| is_text(cell)).count();
+        let is_one_of_few = columns[at].recurs() && columns[at].n_distinct() <= FEW_WORDS;
+        let is_same = is_enough && columns[at].n_distinct() == 1 && (n_columns > 2 || !columns[at].has_words());
+        let is_word = !columns[at].has_words() && is_one_of_few;
+        2 * n_texts > columns[at].n && !is_same && !is_word && !columns[at].numbers_rows()
     };
-    (0..n_columns).filter(has_text).collect()
+    if n_columns < 3 || !is_enough {
+        return (0..n_columns).filter(|at| has_text(*at)).collect();
+    }
+
+    // In a wider table, other columns may have ids of comments, or names of those who wrote them.
+    let is_token = |at: usize| cells(at).all(|cell| cell.is_ascii() && !cell.contains(char::is_whitespace));
+    let is_code = |at: usize| {
+        let has_digit = |cell: &&str| cell.contains(|c: char| c.is_ascii_digit());
+        is_token(at) && 4 * cells(at).filter(has_digit).count() > 3 * columns[at].n
+    };
+    let is_of_records = columns.iter().any(|column| column.has_dates() || column.n_distinct() == 1);
+    let is_name = |at: usize| is_token(at) && (is_of_records || columns[at].recurs());
+    let texts: Vec<usize> = (0..n_columns).filter(|at| has_text(*at)).collect();
+    let has_words = texts.iter().any(|at| columns[*at].has_words());
+    texts.into_iter().filter(|at| !has_words || !is_code(*at) && !is_name(*at)).collect()
 }
 
 /// Returns the names of the columns that can be the two texts of a pair, by the cells of the `rows` below them: those with texts, else
@@ -104,11 +125,48 @@ fn is_text(cell: &str) -> bool {
     has_letter && cell.parse::<f64>().is_err() && !is_value
 }
 
-/// Refuses a table of three columns or more, of which one has texts and neither of those that are read. `None` for others.
-pub(super) fn lacks_a_text(path: &Path, n_columns: usize, read: Columns, texts: &[usize]) -> Option<Error> {
+/// Refuses a table without names whose last column has the letter of one of the columns before it: a question with its options, as MMLU has
+/// them. `None` for others.
+pub(super) fn of_options(path: &Path, rows: &[Vec<String>]) -> Option<Error> {
+    let n_columns = rows.first()?.len();
+    let letters: Vec<char> = ('A'..='Z').take(n_columns.checked_sub(2)?).collect();
+    let key = |row: &Vec<String>| row.last().and_then(|cell| cell.trim().parse::<char>().ok());
+    let is_key = |row: &Vec<String>| key(row).is_some_and(|letter| letters.contains(&letter));
+    if letters.len() < FEWEST_OPTIONS || rows.len() < ENOUGH_ROWS || !rows.iter().all(is_key) {
+        return None;
+    }
+    let options: Vec<String> = letters.iter().map(char::to_string).collect();
+    let found = format!(
+        "the last of its {n_columns} columns has letters of the {} before it: a question with its options and the letter of the right one\n  to name \
+         the columns: printf 'question,{},answer\\n' | cat - {} > rows.csv\n  and train on rows.csv",
+        options.len(),
+        options.join(","),
+        shell_path(path)
+    );
+    // Commas divide the printed names.
+    (crate::formats::ending(path) == "csv").then(|| Error::corpus(path, found))
+}
+
+/// Refuses a table of which one column has texts, and either it is not read, or the other one that is read has numbers, or values that recur,
+/// as classes do. `None` for others. A first row that may have names comes first.
+pub(super) fn lacks_a_text(
+    path: &Path,
+    rows: &[Vec<String>],
+    read: Columns,
+    (texts, may_have_names): (&[usize], bool),
+) -> Option<Error> {
     let [only] = texts else { return None };
+    let n_columns = rows.first().map_or(0, Vec::len);
     let is_other = n_columns > 2 && ![read.source, read.target].contains(only);
-    is_other.then(|| {
+    let other = if read.source == *only { read.target } else { read.source };
+    let has_class = || {
+        let (class, text) = (column(&rows[1..], other), column(&rows[1..], *only));
+        class.recurs() && class.is_short() && !class.has_words() && text.has_words() && !text.recurs()
+    };
+    let is_many = n_columns > 2 && rows.len() >= MANY_ROWS && !may_have_names;
+    let is_number = is_many && column(&rows[1..], other).has_numbers();
+
+    (is_other || is_number || has_class()).then(|| {
         Error::corpus(
             path,
             format!(
