@@ -117,6 +117,7 @@ fn sigterm_saves_and_ends_with_0_sigusr1_saves_and_a_second_process_is_sent_away
         })
     };
     assert_eq!(n_checkpoints(), 0);
+
     assert!(signal(child.id(), "-USR1"));
     wait_until("a checkpoint on request", || n_checkpoints() == 1);
     let steps = || losses(&place, "runs/a").len();
@@ -127,7 +128,10 @@ fn sigterm_saves_and_ends_with_0_sigusr1_saves_and_a_second_process_is_sent_away
     let pid = format!("process {} is training", child.id());
     assert!(second.code == 1 && second.stderr.contains(&pid) && second.stderr.contains("--run"), "{second:#?}");
     assert!(child.try_wait().expect("ours").is_none(), "it goes on");
+
+    // `timeout` sends two: to its child, and to the group of the child.
     assert!(signal(child.id(), "-TERM"));
+    signal(child.id(), "-TERM");
     let output = child.wait_with_output().expect("it ends");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");

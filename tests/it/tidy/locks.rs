@@ -1,10 +1,12 @@
-//! The project outside the workspace has a lock of its own, out of date as soon as a crate of ours takes a dependency.
+//! The project outside the workspace has a lock of its own, out of date as soon as a crate of ours takes a dependency, and a
+//! profile of its own: where it differs from ours, CI compiles all of Burn once more.
 
 use toml::{Table, Value};
 
 use super::tree::read;
 
 const LOCK: &str = "examples/burn-project/Cargo.lock";
+const MANIFEST: &str = "examples/burn-project/Cargo.toml";
 
 #[test]
 fn the_outside_project_locks_every_dependency_of_our_crates() {
@@ -30,6 +32,18 @@ fn the_outside_project_locks_every_dependency_of_our_crates() {
             );
         }
     }
+}
+
+#[test]
+fn the_outside_project_compiles_dependencies_as_we_do() {
+    let lock: Table = read(LOCK).parse().expect("a lock is TOML");
+    let packages = lock["package"].as_array().expect("a lock has packages");
+    let is_locked = |name: &str| name == "*" || packages.iter().any(|package| package["name"].as_str() == Some(name));
+
+    let profile = |path| read(path).parse::<Table>().expect("a manifest is TOML")["profile"]["dev"].clone();
+    let (mut ours, theirs) = (profile("Cargo.toml"), profile(MANIFEST));
+    ours["package"].as_table_mut().expect("a table").retain(|name, _| is_locked(name));
+    assert_eq!(ours, theirs, "the profiles for development of Cargo.toml and {MANIFEST} differ");
 }
 
 /// Of `name`, `name version` and `name version (source)`.
