@@ -84,9 +84,17 @@ impl Room {
         create_fresh(&reserved).map(drop).map_err(Error::io(&reserved, "creating the token cache"))
     }
 
+    /// Lists the caches. One list can miss a cache that another process renames just then; two lists cannot.
     fn files(&self) -> Result<Vec<Found>> {
-        let list = fs::read_dir(&self.folder).map_err(Error::io(&self.folder, "listing the folder"))?;
-        Ok(list.flatten().filter_map(|entry| Found::of(&entry.path())).collect())
+        let list = || -> Result<Vec<Found>> {
+            let list = fs::read_dir(&self.folder).map_err(Error::io(&self.folder, "listing the folder"))?;
+            Ok(list.flatten().filter_map(|entry| Found::of(&entry.path())).collect())
+        };
+        let (before, mut found) = (list()?, list()?);
+        let missed: Vec<_> =
+            before.into_iter().filter(|file| found.iter().all(|other| other.shard != file.shard)).collect();
+        found.extend(missed);
+        Ok(found)
     }
 }
 
