@@ -11,13 +11,14 @@ const ROLES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "p
 
 /// Returns the tokens that `tokenizer.json` lacks or has with other settings, in the order in which they get ids. `config` is
 /// `tokenizer_config.json`, `map` is `special_tokens_map.json`, `added` is `added_tokens.json`; null for a file that does not
-/// exist. `own` are the tokens of the class, which count where no file has a word about their role.
+/// exist. `own` are the tokens of the class, which count where no file has a word about their role, and `further` has no roles.
 pub(super) fn missing(
     tokenizer: &Value,
     config: &Value,
     map: &Value,
     added: &Value,
     own: &[(&str, &str)],
+    further: &[String],
 ) -> Vec<AddedToken> {
     let there: BTreeMap<String, AddedToken> = tokenizer["added_tokens"]
         .as_array()
@@ -45,7 +46,8 @@ pub(super) fn missing(
     let same = |token: &AddedToken| there.get(&token.content).is_some_and(|other| settings(other) == settings(token));
     let mut missing: Vec<AddedToken> = listed.iter().filter(|token| !same(token)).cloned().collect();
 
-    for token in roles.iter().chain(&extra) {
+    let further: Vec<_> = further.iter().map(|token| AddedToken::from(token.as_str(), true)).collect();
+    for token in roles.iter().chain(&extra).chain(&further) {
         let known = there.contains_key(&token.content)
             || listed.iter().chain(&missing).any(|other| other.content == token.content);
         if !known {
@@ -79,12 +81,22 @@ fn of_role(key: &str, config: &Value, map: &Value, own: &[(&str, &str)]) -> Opti
     read(value, true)
 }
 
+/// Returns the special tokens that have names of their own (`image_token`), by these names.
+pub(super) fn named(config: &Value) -> BTreeMap<String, String> {
+    let token = |(key, value): (&String, &Value)| Some((key.clone(), read(value, true)?.content));
+    let listed = config["extra_special_tokens"].as_object().into_iter().flatten();
+    own_keys(config).chain(listed).filter_map(token).collect()
+}
+
+fn own_keys(config: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    let is_own = |key: &String| key.ends_with("_token") && !ROLES.contains(&key.as_str());
+    let entries = config.as_object().into_iter().flatten();
+    entries.filter(move |(key, value)| is_own(key) && value.is_string())
+}
+
 /// Returns further special tokens: the ones that have names of their own (`image_token`), then a list.
 fn extra_tokens(config: &Value, map: &Value) -> Vec<AddedToken> {
-    let is_own = |key: &&String| key.ends_with("_token") && !ROLES.contains(&key.as_str());
-    let own = config.as_object().into_iter().flatten().filter(|(key, _)| is_own(key));
-    let mut tokens: Vec<AddedToken> =
-        own.filter(|(_, value)| value.is_string()).filter_map(|(_, value)| read(value, true)).collect();
+    let mut tokens: Vec<AddedToken> = own_keys(config).filter_map(|(_, value)| read(value, true)).collect();
 
     let filled = |value: &&Value| {
         value.as_array().is_some_and(|list| !list.is_empty())

@@ -1,28 +1,59 @@
-//! What the class of a tokenizer says: it replaces the normalizer and the pre-tokenizer of `tokenizer.json`. Source: the classes of
-//! `transformers` 5, which take only vocabulary, merges and post-processor from the file.
+//! What the class of a tokenizer says: most classes of `transformers` 5 take only vocabulary, merges and post-processor from
+//! `tokenizer.json`, and some of them not even the last. Source: `AutoTokenizer` and the classes there.
 
-use serde_json::{Value, json};
+mod parts;
+mod roles;
 
-/// How Qwen 2 divides texts.
-const QWEN2_PATTERN: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+use serde_json::Value;
 
 /// Classes that do not follow `tokenizer.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
+pub(super) enum Class {
     Bert,
-    /// GPT-2, RoBERTa and BART.
+    CodeLlama,
+    Cohere,
+    Gemma,
     Gpt2,
-    Qwen2,
+    GptNeoX,
     Llama,
+    Pegasus,
+    Qwen2,
+    /// RoBERTa and BART.
+    Roberta,
+    T5,
+    XlmRoberta,
 }
 
-/// Returns the name of a folder's class: the one that a file names, or else the usual one of the model's type.
-fn name<'v>(config: &'v Value, model: &'v Value) -> Option<&'v str> {
-    let declared = config["tokenizer_class"].as_str().or_else(|| model["tokenizer_class"].as_str());
-    if let Some(name) = declared {
-        return Some(name.strip_suffix("Fast").unwrap_or(name));
-    }
+/// Who decides how a folder divides texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Rules {
+    /// `tokenizer.json`.
+    File,
+    Class(Class),
+    /// A class that Kiln does not know, or that does not read this kind of file.
+    Unknown(String),
+}
+
+/// Other names of BERT's class, without the ending `Tokenizer`.
+const LIKE_BERT: &str = "ConvBert DistilBert Electra LayoutLM Lxmert MobileBert SqueezeBert";
+
+/// Other names of RoBERTa's.
+const LIKE_ROBERTA: &str = "Bart LED Longformer Mvp";
+
+/// Classes of `transformers` with rules of their own which Kiln does not know.
+const UNKNOWN: &str = "Albert Barthez Bartpho BertGeneration BertJapanese Bertweet BigBird BioGpt Blenderbot BlenderbotSmall ByT5 \
+                       CLIP CTRL Camembert Canine CodeGen Cpm CpmAnt DPRContextEncoder DPRQuestionEncoder DPRReader Deberta \
+                       DebertaV2 Esm FNet FSMT Flaubert Funnel GPTNeoXJapanese GPTSw3 Herbert LayoutLMv2 LayoutLMv3 LayoutXLM \
+                       Luke M2M100 MBart MBart50 MLuke MPNet Marian MarkupLM MyT5 Nllb Nougat OpenAIGPT PLBart Perceiver Phobert \
+                       ProphetNet Qwen3_5 Reformer RemBert RoCBert RoFormer Siglip Siglip2 Splinter Tapas Udop Whisper XGLM XLM \
+                       XLNet";
+
+fn is_in(names: &str, short: &str) -> bool {
+    names.split(' ').any(|name| name == short)
+}
+
+/// Returns the class that `transformers` has for models of this type.
+fn registered(model: &Value) -> Option<&'static str> {
     Some(match model["model_type"].as_str()? {
         "bert" | "distilbert" | "electra" => "BertTokenizer",
         "gpt2" | "phi" => "GPT2Tokenizer",
@@ -31,187 +62,145 @@ fn name<'v>(config: &'v Value, model: &'v Value) -> Option<&'v str> {
         "qwen2" | "qwen3" => "Qwen2Tokenizer",
         "gemma" | "gemma2" | "gemma3" | "gemma3_text" => "GemmaTokenizer",
         "gpt_neox" => "GPTNeoXTokenizer",
+        "mistral" => "TokenizersBackend",
+        "pegasus" => "PegasusTokenizer",
+        "t5" | "mt5" => "T5Tokenizer",
         _ => return None,
     })
 }
 
-/// Whether `transformers` takes the class `LlamaTokenizer`: it follows the file where that spells bytes, as for Llama 3, and
-/// for Mistral.
-fn takes_llama(tokenizer: &Value, model: &Value) -> bool {
-    model["model_type"] != "mistral" && !spells_bytes(tokenizer)
+/// Whether models of this type have their usual class, whatever a file names: many are published with a wrong one.
+fn is_fixed(model: &Value) -> bool {
+    model["model_type"] == "qwen2"
 }
 
-/// Whether the class of a folder pads in front of a text, as no other does.
-pub(super) fn pads_left(tokenizer: &Value, config: &Value, model: &Value) -> bool {
-    match name(config, model) {
-        Some("LlamaTokenizer") => takes_llama(tokenizer, model),
-        Some(name) => ["CodeLlamaTokenizer", "CohereTokenizer", "GemmaTokenizer"].contains(&name),
-        None => false,
+/// Returns the name of a folder's class: the one that a file names, or else the usual one of the model's type.
+fn name<'v>(tokenizer: &Value, config: &'v Value, model: &'v Value) -> Option<&'v str> {
+    let usual = registered(model);
+    let declared = config["tokenizer_class"].as_str().or_else(|| model["tokenizer_class"].as_str());
+    let declared = declared.map(|name| name.strip_suffix("Fast").unwrap_or(name));
+    match (declared, usual) {
+        (_, Some("TokenizersBackend")) => None,
+        (Some(_), Some(usual)) if is_fixed(model) => Some(usual),
+        // Llama 3 names it, and it cannot spell bytes.
+        (Some("LlamaTokenizer"), _) if spells_bytes(tokenizer) => None,
+        _ => declared.or(usual),
     }
 }
 
-/// A role and its token.
-type Own = (&'static str, &'static str);
+impl Rules {
+    pub(super) fn of(tokenizer: &Value, config: &Value, model: &Value) -> Self {
+        let Some(name) = name(tokenizer, config, model) else { return Self::File };
+        let Some(class) = Class::named(name) else {
+            let is_known =
+                name.strip_suffix("Tokenizer").is_some_and(|short| UNKNOWN.split(' ').any(|one| one == short));
+            return if is_known { Self::Unknown(name.to_owned()) } else { Self::File };
+        };
+        if tokenizer["model"]["type"] == class.model() { Self::Class(class) } else { Self::Unknown(name.to_owned()) }
+    }
 
-const OF_BERT: &[Own] = &[
-    ("unk_token", "[UNK]"),
-    ("sep_token", "[SEP]"),
-    ("pad_token", "[PAD]"),
-    ("cls_token", "[CLS]"),
-    ("mask_token", "[MASK]"),
-];
-
-const OF_ROBERTA: &[Own] = &[
-    ("bos_token", "<s>"),
-    ("eos_token", "</s>"),
-    ("unk_token", "<unk>"),
-    ("sep_token", "</s>"),
-    ("pad_token", "<pad>"),
-    ("cls_token", "<s>"),
-    ("mask_token", "<mask>"),
-];
-
-const OF_GEMMA: &[Own] = &[
-    ("bos_token", "<bos>"),
-    ("eos_token", "<eos>"),
-    ("unk_token", "<unk>"),
-    ("pad_token", "<pad>"),
-    ("mask_token", "<mask>"),
-];
-
-const OF_GPT2: &[Own] =
-    &[("bos_token", "<|endoftext|>"), ("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>")];
-
-const OF_QWEN2: &[Own] =
-    &[("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>")];
-
-/// Returns the special tokens that a folder's class has unless a file says otherwise.
-pub(super) fn own_tokens(tokenizer: &Value, config: &Value, model: &Value) -> &'static [Own] {
-    match name(config, model).unwrap_or_default() {
-        "BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" => OF_BERT,
-        "RobertaTokenizer"
-        | "BartTokenizer"
-        | "XLMRobertaTokenizer"
-        | "CamembertTokenizer"
-        | "MBartTokenizer"
-        | "NllbTokenizer" => OF_ROBERTA,
-        "GPT2Tokenizer" => OF_GPT2,
-        "GPTNeoXTokenizer" => &[("eos_token", "<|endoftext|>"), ("pad_token", "<|padding|>")],
-        "Qwen2Tokenizer" => OF_QWEN2,
-        "LlamaTokenizer" if takes_llama(tokenizer, model) => {
-            &[("bos_token", "<s>"), ("eos_token", "</s>"), ("unk_token", "<unk>")]
+    pub(super) fn class(&self) -> Option<Class> {
+        match self {
+            Self::Class(class) => Some(*class),
+            _ => None,
         }
-        "GemmaTokenizer" => OF_GEMMA,
-        "T5Tokenizer" => &[("eos_token", "</s>"), ("unk_token", "<unk>"), ("pad_token", "<pad>")],
-        _ => &[],
+    }
+
+    /// Says that ids may differ, where that is so.
+    pub(super) fn unknown(&self) -> Option<String> {
+        let Self::Unknown(name) = self else { return None };
+        Some(format!(
+            "transformers divides texts by the rules of {name}, which Kiln does not have for such a tokenizer.json: it follows the file, and \
+             ids may differ; tokenizer_class = \"PreTrainedTokenizerFast\" in tokenizer_config.json lets both follow the file"
+        ))
     }
 }
 
 impl Class {
-    /// Returns the class of a folder, if it does not follow the file.
-    fn of(tokenizer: &Value, config: &Value, model: &Value) -> Option<Self> {
-        let class = match name(config, model)? {
-            "BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" => Self::Bert,
-            "GPT2Tokenizer" | "RobertaTokenizer" | "BartTokenizer" => Self::Gpt2,
-            "Qwen2Tokenizer" => Self::Qwen2,
-            "LlamaTokenizer" if takes_llama(tokenizer, model) => Self::Llama,
+    fn named(name: &str) -> Option<Self> {
+        Some(match name.strip_suffix("Tokenizer")? {
+            "Bert" => Self::Bert,
+            short if is_in(LIKE_BERT, short) => Self::Bert,
+            "CodeLlama" => Self::CodeLlama,
+            "Cohere" => Self::Cohere,
+            "Gemma" => Self::Gemma,
+            "GPT2" => Self::Gpt2,
+            "GPTNeoX" => Self::GptNeoX,
+            "Llama" => Self::Llama,
+            "Pegasus" => Self::Pegasus,
+            "Qwen2" => Self::Qwen2,
+            "Roberta" => Self::Roberta,
+            short if is_in(LIKE_ROBERTA, short) => Self::Roberta,
+            "T5" => Self::T5,
+            "XLMRoberta" => Self::XlmRoberta,
             _ => return None,
-        };
-        let wanted = if class == Self::Bert { "WordPiece" } else { "BPE" };
-        (tokenizer["model"]["type"] == wanted).then_some(class)
+        })
     }
 
-    /// Returns the parts that the class has instead of the file's.
-    fn parts(self, config: &Value) -> Vec<(&'static str, Value)> {
-        let flag = |key: &str, default: bool| config[key].as_bool().unwrap_or(default);
+    /// Whether the class takes its padding token from `padding` in the file, where no other place names one.
+    pub(super) fn pads_as_the_file(self) -> bool {
+        matches!(self, Self::CodeLlama | Self::Llama)
+    }
 
+    /// The kind of vocabulary that the class reads.
+    fn model(self) -> &'static str {
         match self {
-            Self::Bert => {
-                let normalizer = json!({
-                    "type": "BertNormalizer", "clean_text": true,
-                    "handle_chinese_chars": flag("tokenize_chinese_chars", true),
-                    "strip_accents": config["strip_accents"].as_bool(), "lowercase": flag("do_lower_case", true),
-                });
-                vec![("normalizer", normalizer), ("pre_tokenizer", json!({"type": "BertPreTokenizer"}))]
-            }
-            Self::Gpt2 => {
-                vec![("normalizer", Value::Null), ("pre_tokenizer", byte_level(flag("add_prefix_space", false), true))]
-            }
-            Self::Qwen2 => {
-                let split = json!({"type": "Split", "pattern": {"Regex": QWEN2_PATTERN}, "behavior": "Isolated", "invert": false});
-                let parts = [split, byte_level(flag("add_prefix_space", false), false)];
-                let pre_tokenizer = json!({"type": "Sequence", "pretokenizers": parts});
-                vec![("normalizer", json!({"type": "NFC"})), ("pre_tokenizer", pre_tokenizer)]
-            }
-            Self::Llama => {
-                let adds_space = flag("add_prefix_space", true);
-                let scheme = match (adds_space, flag("legacy", false)) {
-                    (false, _) => "never",
-                    (true, true) => "always",
-                    (true, false) => "first",
-                };
-                let metaspace =
-                    json!({"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": scheme, "split": false});
-                let mut steps = vec![
-                    json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
-                    json!({"type": "ByteFallback"}),
-                    json!({"type": "Fuse"}),
-                ];
-                steps.extend(adds_space.then(|| json!({"type": "Strip", "content": " ", "start": 1, "stop": 0})));
-                let decoder = json!({"type": "Sequence", "decoders": steps});
-                vec![("normalizer", Value::Null), ("pre_tokenizer", metaspace), ("decoder", decoder)]
-            }
+            Self::Bert => "WordPiece",
+            Self::Pegasus | Self::T5 | Self::XlmRoberta => "Unigram",
+            _ => "BPE",
         }
     }
 
-    /// The settings that the parts come from.
+    /// Whether it pads in front of a text.
+    pub(super) fn pads_left(self) -> bool {
+        matches!(self, Self::CodeLlama | Self::Cohere | Self::Gemma | Self::Llama)
+    }
+
+    /// The settings that its parts come from.
     fn keys(self) -> &'static str {
         match self {
             Self::Bert => "do_lower_case, strip_accents and tokenize_chinese_chars",
-            Self::Gpt2 | Self::Qwen2 => "add_prefix_space",
             Self::Llama => "add_prefix_space and legacy",
+            Self::Gemma | Self::Pegasus | Self::T5 => "its special tokens",
+            _ => "add_prefix_space",
         }
     }
-}
 
-/// Gives a tokenizer the parts of its class. Returns a sentence if that changes it.
-pub(super) fn apply(tokenizer: &mut Value, config: &Value, model: &Value) -> Option<String> {
-    let class = Class::of(tokenizer, config, model)?;
-    let mut changed = Vec::new();
-    for (name, part) in class.parts(config) {
-        if !same(&tokenizer[name], &part) {
-            tokenizer[name] = part;
-            changed.push(name);
-        }
-    }
-    (!changed.is_empty()).then(|| {
-        format!(
-            "the tokenizer's class says otherwise than tokenizer.json, in {}; Kiln follows the class and its settings {} (or their \
-             defaults), like version 5 of transformers; tokenizer_class = \"PreTrainedTokenizerFast\" in tokenizer_config.json lets \
-             tokenizer.json win",
-            changed.join(" and "),
-            class.keys()
-        )
-    })
-}
-
-fn byte_level(add_prefix_space: bool, use_regex: bool) -> Value {
-    json!({"type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": true, "use_regex": use_regex})
-}
-
-/// Whether two parts give the same ids: settings that one of them lacks have their defaults.
-fn same(found: &Value, wanted: &Value) -> bool {
-    match (found.as_object(), wanted.as_object()) {
-        (Some(found), Some(wanted)) => wanted.iter().all(|(key, value)| match found.get(key) {
-            Some(other) => key == "trim_offsets" || same(other, value),
-            None => key == "trim_offsets" || key == "use_regex" && *value == true || value.is_null(),
-        }),
-        _ => match (found.as_array(), wanted.as_array()) {
-            (Some(found), Some(wanted)) => {
-                found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, wanted)| same(found, wanted))
+    /// Gives a tokenizer the parts of the class. Returns their names, of the ones that change it.
+    pub(super) fn apply(self, tokenizer: &mut Value, config: &Value) -> Vec<&'static str> {
+        let mut changed = Vec::new();
+        for (name, part) in self.parts(tokenizer, config) {
+            // As a decoder it has no settings that act.
+            let spell_bytes =
+                name == "decoder" && [&tokenizer[name], &part].iter().all(|one| one["type"] == "ByteLevel");
+            if !spell_bytes && !parts::same(&tokenizer[name], &part) {
+                tokenizer[name] = part;
+                changed.push(name);
             }
-            _ => found == wanted,
-        },
+        }
+        let settings = self.model_settings(config);
+        if !settings.iter().all(|(key, value)| parts::is_set_to(&tokenizer["model"], key, value)) {
+            settings.into_iter().for_each(|(key, value)| tokenizer["model"][key] = value);
+            changed.push("model");
+        }
+        changed
+    }
+
+    /// Says what the class changes in `tokenizer.json`.
+    pub(super) fn says(self, changed: &[&str], model: &Value) -> Option<String> {
+        let way_out = if is_fixed(model) {
+            "transformers has this class for all models of this type"
+        } else {
+            "tokenizer_class = \"PreTrainedTokenizerFast\" in tokenizer_config.json lets tokenizer.json win"
+        };
+        (!changed.is_empty()).then(|| {
+            format!(
+                "the tokenizer's class says otherwise than tokenizer.json, in {}; Kiln follows the class and its settings {} (or their \
+                 defaults), like version 5 of transformers; {way_out}",
+                changed.join(" and "),
+                self.keys()
+            )
+        })
     }
 }
 
