@@ -135,7 +135,7 @@ fn import(args: Args) -> Result<PathBuf> {
     let tokenizers = Tokenizers::read(&args.dir, args.tokenizer, &source, task, &tokens, rows)?;
     tokenizers.check_size(rows)?;
     let (pads_left, of_languages) = (tokenizers.pads_left, tokenizers.of_languages);
-    let Tokenizers { first: tokenizer, path: tokenizer_path, mut files, around, roles, .. } = tokenizers;
+    let Tokenizers { first: tokenizer, path: tokenizer_path, mut files, around, roles, named, .. } = tokenizers;
     let generation = source.generation_config()?;
     let rules = Rules::new(&args.dir, &generation, &tokenizer)?;
     tokens.decoder_start = tokens.decoder_start.or_else(|| rules.decoder_start());
@@ -170,6 +170,7 @@ fn import(args: Args) -> Result<PathBuf> {
     let pairs = traits_of(task).reads == Reads::Pairs;
     tokenizer_settings::note_unsupported(&tokenizer_config, &tokenizer, pairs || traits_of(task).continues_text);
     names[PUBLISHED] = published(&tokenizer_config, &names, &tokens, (&tokenizer, pads_left), pairs);
+    tokenizer_settings::keep_tokens_of_template(&mut names, &roles, named);
     files.push(StoredFile { name: TOKENIZER_CONFIG_FILE.to_owned(), bytes: format!("{names:#}\n").into_bytes() });
     let vocabulary = load_vocabulary(task, &files)
         .and_then(|vocabulary| vocabulary.complete(&mut model).map(|()| vocabulary))

@@ -19,7 +19,7 @@ impl TextTokenizer {
     /// If the template is not valid.
     pub fn chat_template(&self) -> Result<ChatTemplate> {
         let Some(source) = self.own_chat_template() else { return Ok(ChatTemplate::chatml()) };
-        ChatTemplate::parse(source, self.tokens_by_role())
+        ChatTemplate::parse(source, self.tokens_of_template())
             .map_err(|problem| Error::tokenizer(None, format!("has a chat template that cannot be used: {problem}")))
     }
 

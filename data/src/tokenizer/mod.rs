@@ -55,6 +55,8 @@ const TARGET_FILE: &str = "target.tokenizer.json";
 const NAMES_FILE: &str = "tokenizer_config.json";
 /// Its key for what a published tokenizer says to other programs.
 const PUBLISHED: &str = "published";
+/// The key there of the tokens that the chat template calls by names.
+const TOKENS_OF_TEMPLATE: &str = "tokens_of_template";
 
 /// Fails with all `problems`, if there are any.
 fn refuse(problems: Vec<String>) -> Result<()> {

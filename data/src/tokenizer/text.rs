@@ -18,7 +18,7 @@ use super::special::{TextNames, TextSpecialIds, special_tokens_of};
 use super::spm_file::{Stored, save_model};
 use super::stream::DecodeStream;
 use super::vocabulary::{Vocabulary, not_a_tokenizer};
-use super::{JOINT_FILE, NAMES_FILE, PUBLISHED, TokenizerConfig, guard, refuse, train};
+use super::{JOINT_FILE, NAMES_FILE, PUBLISHED, TOKENS_OF_TEMPLATE, TokenizerConfig, guard, refuse, train};
 use crate::corpus::{CharacterCounts, Task, TextCorpus, Unknown};
 use crate::error::{Error, Result};
 use crate::files::write_fresh;
@@ -249,9 +249,12 @@ impl TextTokenizer {
         self.names.all()
     }
 
-    /// Returns the spellings of the special tokens by their roles, such as `bos_token`.
-    pub(super) fn tokens_by_role(&self) -> BTreeMap<String, String> {
-        serde_json::from_value(serde_json::to_value(&self.names).expect("strings")).expect("strings")
+    /// Returns the special tokens that a chat template calls by names (`bos_token`): by their roles, or as the files of a
+    /// published model say.
+    pub(super) fn tokens_of_template(&self) -> BTreeMap<String, String> {
+        let published = self.names.published.as_ref().and_then(|published| published.get(TOKENS_OF_TEMPLATE).cloned());
+        let tokens = published.unwrap_or_else(|| serde_json::to_value(&self.names).expect("strings"));
+        serde_json::from_value(tokens).expect("strings")
     }
 
     /// Returns the spelling of the token for text that the vocabulary cannot spell.

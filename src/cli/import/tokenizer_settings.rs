@@ -1,15 +1,20 @@
 //! The settings in `tokenizer_config.json` that are about other programs: `kiln import` keeps them for an export, and names those
 //! with which `transformers` reads or writes other texts.
 
+use std::collections::BTreeMap;
+
 use kiln_interchange::hugging_face::{TOKENIZER_CONFIG_FILE, TokenizerFile};
 use kiln_metrics::logging::print::stderr_line;
 use kiln_model::hf::TokenIds;
 use serde_json::{Map, Value, json};
 
 use super::generation_keys::is_off;
+use super::tokenizers::Roles;
 
 /// The key in a run's `tokenizer_config.json` under which they are kept.
 pub(in crate::cli) const PUBLISHED: &str = "published";
+/// The key there of the tokens that the chat template calls by names.
+pub(in crate::cli) const TOKENS_OF_TEMPLATE: &str = "tokens_of_template";
 
 /// From this length on, `transformers` takes `model_max_length` for no limit.
 const NO_LIMIT: f64 = 1e20;
@@ -145,6 +150,21 @@ pub(super) fn published(
     kept.insert("bos_token_id".to_owned(), json!(tokens.bos));
     kept.insert("pad_token_id".to_owned(), json!(tokens.pad));
     Value::Object(kept)
+}
+
+/// Keeps the tokens that the chat template calls by names, where the files of the folder name others than `names`, in which ids of
+/// `config.json` name tokens, too.
+pub(super) fn keep_tokens_of_template(names: &mut Value, roles: &Roles, named: BTreeMap<String, String>) {
+    let Some(template) = names["chat_template"].as_str() else { return };
+    let theirs: BTreeMap<String, String> =
+        roles.iter().map(|(role, token)| ((*role).to_owned(), token.clone())).chain(named).collect();
+    let ours = |key: &str| names[key].as_str().or(names[key]["content"].as_str());
+
+    let of_names = names.as_object().into_iter().flatten().map(|(key, _)| key).filter(|key| key.ends_with("_token"));
+    let mut keys = of_names.chain(theirs.keys());
+    if keys.any(|key| template.contains(key.as_str()) && ours(key) != theirs.get(key).map(String::as_str)) {
+        names[PUBLISHED][TOKENS_OF_TEMPLATE] = json!(theirs);
+    }
 }
 
 /// Names the settings with which `transformers` reads or writes other texts, each with what Kiln does instead. `writes` says

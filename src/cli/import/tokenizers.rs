@@ -28,6 +28,8 @@ pub(super) struct Tokenizers {
     pub(super) around: Option<(Vec<u32>, Vec<u32>)>,
     /// The special token of each role, as the files of the folder say.
     pub(super) roles: Roles,
+    /// The special tokens of templates with names of their own (`image_token`).
+    pub(super) named: BTreeMap<String, String>,
     /// Whether programs pad in front of a text, unless `tokenizer_config.json` says otherwise.
     pub(super) pads_left: bool,
     /// Whether each language has its own tokenizer.
@@ -61,13 +63,13 @@ impl Tokenizers {
         }
 
         let path = named.or_else(|| source.tokenizer()).ok_or_else(|| no_tokenizer(dir))?;
-        let FolderTokenizer { json, roles, pads_left, notes } = FolderTokenizer::read(&path, rows)?;
+        let FolderTokenizer { json, roles, named, pads_left, notes, .. } = FolderTokenizer::read(&path, rows)?;
         notes.iter().for_each(|note| stderr_line!("note: {note}"));
         let bytes = json.into_bytes();
         let first = TokenizerFile::parse(&bytes, &path)?;
         let around = first.around().with_context(|| path.display().to_string())?;
         let files = vec![StoredFile { name: TOKENIZER_FILE.to_owned(), bytes }];
-        Ok(Self { n_ids: first.n_ids(), first, path, files, around, roles, pads_left, of_languages: false })
+        Ok(Self { n_ids: first.n_ids(), first, path, files, around, roles, named, pads_left, of_languages: false })
     }
 
     fn of_languages(files: MarianFiles, tokens: &TokenIds, path: PathBuf) -> Result<Self, FolderError> {
@@ -81,6 +83,7 @@ impl Tokenizers {
             files: files.into_files().map(stored).into(),
             around: Some((Vec::new(), tokens.eos.into_iter().collect())), // as `MarianTokenizer` does
             roles: Roles::new(),
+            named: BTreeMap::new(),
             pads_left: false,
             of_languages: true,
         })
@@ -100,6 +103,7 @@ impl Tokenizers {
             files,
             around,
             roles: Roles::new(),
+            named: BTreeMap::new(),
             pads_left: false,
             of_languages: false,
         })
