@@ -129,6 +129,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     published::note_several(&files);
     let files: Vec<_> = files.iter().map(|(name, content)| (name.as_str(), content.clone())).collect();
     write_model(&args.dir, &tensors, stored, &files)?;
+    published::note_class(&args.dir)?;
     let averaged = if run.which == WhichWeights::Averaged { ", averaged weights," } else { "" };
     stderr_line!("exported step {}{averaged} of {} as a {family} model", run.step, args.run.display());
     stdout_line!("{}", args.dir.display());

@@ -1,13 +1,16 @@
 //! What the published tokenizer of an imported model said to other programs, which an export says again.
 
+use std::path::Path;
+
 use anyhow::Result;
+use kiln_data::FolderTokenizer;
 use kiln_interchange::hugging_face::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
 use kiln_metrics::logging::print::stderr_line;
 use kiln_train::dataset::Vocabulary;
 use kiln_train::run::TrainedModel;
 use serde_json::{Map, Value, json};
 
-use super::super::import::tokenizer_settings::PUBLISHED;
+use super::super::import::tokenizer_settings::{PUBLISHED, TOKENS_OF_TEMPLATE};
 
 /// The ids among them, which belong into `config.json`.
 const IDS: [&str; 2] = ["bos_token_id", "pad_token_id"];
@@ -19,7 +22,7 @@ pub(super) fn take(names: &mut Map<String, Value>, pairs: bool) -> Map<String, V
     if pairs {
         names.remove("bos_token");
     }
-    IDS.iter().for_each(|id| drop(published.remove(*id)));
+    IDS.iter().chain([&TOKENS_OF_TEMPLATE]).for_each(|key| drop(published.remove(*key)));
     published
 }
 
@@ -49,6 +52,22 @@ pub(super) fn name_inputs(model: &Value, names: &mut Map<String, Value>) {
         let inputs = || json!(["input_ids", "token_type_ids", "attention_mask"]);
         names.entry("model_input_names").or_insert_with(inputs);
     }
+}
+
+/// Says that `AutoTokenizer` divides texts otherwise than the exported tokenizer, by the rules of the usual class of such models.
+pub(super) fn note_class(folder: &Path) -> Result<()> {
+    let path = folder.join(TOKENIZER_FILE);
+    if path.is_file() {
+        let parts = FolderTokenizer::read(&path, usize::MAX)?.by_class;
+        if !parts.is_empty() {
+            stderr_line!(
+                "note: AutoTokenizer of transformers 5 replaces {} of {TOKENIZER_FILE} for models of this type, and ids differ then; load it with \
+                 PreTrainedTokenizerFast.from_pretrained(...)",
+                parts.join(" and ")
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Says that `AutoTokenizer` loads no folder with two tokenizers.

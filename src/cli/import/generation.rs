@@ -81,7 +81,11 @@ impl<'a> Rules<'a> {
                     );
                 }
             }
-            (None, None) => (),
+            (None, None) => stderr_line!(
+                "note: the model folder limits no text (max_new_tokens): transformers stops after 20 tokens, Kiln after \
+                 generate.max_new_tokens = {}",
+                config.max_new_tokens
+            ),
         }
         if self.size("num_beams").is_some_and(|beams| beams > 1) {
             self.apply_beams(config);
@@ -122,7 +126,13 @@ impl<'a> Rules<'a> {
             if !forced.is_empty() && !config.force_end {
                 note("forced_eos_token_id", &json!(forced), "at the limit of tokens, the model chooses the last one");
             }
+        } else {
+            stderr_line!(
+                "note: the model folder limits no translation (max_length): transformers cuts each after 20 tokens, Kiln by the length of its \
+                 source (generate.max_len_ratio)"
+            );
         }
+        self.note_start(tokens);
         for (key, used) in [("eos_token_id", tokens.eos), ("decoder_start_token_id", tokens.decoder_start)] {
             if self.ids(key).iter().any(|id| Some(*id) != used) {
                 let token = used.and_then(|id| self.tokenizer.token(id)).unwrap_or("none");
@@ -133,6 +143,21 @@ impl<'a> Rules<'a> {
         self.apply_sampling(config);
         self.note_unsupported(&OF_PAIRS);
         self.check(config)
+    }
+
+    /// Says that `transformers` begins translations with another token, where `generation_config.json` names none.
+    fn note_start(&self, tokens: &TokenIds) {
+        let is_own = self.path.ends_with(GENERATION_CONFIG_FILE);
+        let theirs = self.ids("bos_token_id").first().copied();
+        if is_own && self.ids("decoder_start_token_id").is_empty() && theirs != tokens.decoder_start {
+            let [theirs, ours] = [theirs, tokens.decoder_start].map(|id| id.and_then(|id| self.tokenizer.token(id)));
+            stderr_line!(
+                "note: {GENERATION_CONFIG_FILE} has no decoder_start_token_id: transformers begins translations with {}, Kiln with {}, as \
+                 {CONFIG_FILE} says",
+                theirs.unwrap_or("no token, and fails"),
+                ours.unwrap_or("none")
+            );
+        }
     }
 
     /// Which tokens, words and repetitions texts do not contain. Kiln's own rules, `limits`, forbid the special tokens.
