@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::module::Module;
 use burn::tensor::activation::sigmoid;
-use burn::tensor::{DType, Device, Distribution, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use kiln::config::ConfigBuilder;
 use kiln::device::{DeviceChoice, upload};
 use kiln::diagnose::operators::measure;
@@ -232,8 +232,11 @@ fn dense(logits: Tensor<2>, scores: Scores, input: Tensor<1, Int>, ids: Tensor<2
 fn gated_scores_scattered_into_the_logits_equal_a_dense_sum() {
     let device = Device::flex().autodiff();
     let (m, v, k) = (7, 23, 4);
-    let random = |n: usize| Tensor::<1>::random([n], Distribution::Normal(0.0, 2.0), &device).into_data();
-    let (logits, wrong, candidates) = (random(m * v), random(m), random(m * k));
+    let waves = |n: usize, from: f32| -> TensorData {
+        let values: Vec<f32> = (0..n).map(|i| 3.0 * (from + 1.7 * i as f32).sin()).collect();
+        TensorData::new(values, [n])
+    };
+    let (logits, wrong, candidates) = (waves(m * v, 0.0), waves(m, 0.5), waves(m * k, 1.0));
     let inner = Device::flex();
     let numbers = |n: usize, step: usize| -> Vec<i32> { (0..n).map(|i| (i * step % v) as i32).collect() };
     let input = Tensor::<1, Int>::from_data(TensorData::new(numbers(m, 5), [m]), (&inner, DType::I32));
