@@ -84,6 +84,8 @@ fn name<'v>(tokenizer: &Value, config: &'v Value, model: &'v Value) -> Option<&'
         (Some(_), Some(usual)) if is_fixed(model) => Some(usual),
         // Llama 3 names it, and it cannot spell bytes.
         (Some("LlamaTokenizer"), _) if spells_bytes(tokenizer) => None,
+        // Its files agree with it, and an import asks for the languages.
+        (Some("NllbTokenizer"), _) if model["model_type"] == "m2m_100" => None,
         _ => declared.or(usual),
     }
 }
