@@ -7,7 +7,6 @@ mod cpu;
 mod gpu;
 mod ops;
 mod reference;
-mod softcap;
 #[cfg(test)]
 mod tests;
 mod visible;

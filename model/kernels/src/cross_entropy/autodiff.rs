@@ -8,13 +8,10 @@ use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
-use super::ops::CrossEntropyOps;
+use super::ops::{CrossEntropyOps, RowLoss};
 
 #[derive(Debug)]
-struct CrossEntropyRows {
-    smoothing: f32,
-    ignored: i32,
-}
+struct CrossEntropyRows(RowLoss);
 
 impl<B: Backend + CrossEntropyOps> Backward<B, 1> for CrossEntropyRows {
     /// Logits, labels, and the result of forward.
@@ -24,28 +21,22 @@ impl<B: Backend + CrossEntropyOps> Backward<B, 1> for CrossEntropyRows {
         let (logits, labels, rows) = ops.state;
         let drows = grads.consume::<B>(&ops.node);
         if let [Some(node)] = ops.parents {
-            let Self { smoothing, ignored } = self;
-            let dlogits = B::cross_entropy_rows_backward(logits, labels, rows, drows, smoothing, ignored);
+            let dlogits = B::cross_entropy_rows_backward(logits, labels, rows, drows, self.0);
             grads.register::<B>(node.id, dlogits);
         }
     }
 }
 
 impl<B: Backend + CrossEntropyOps, C: CheckpointStrategy> CrossEntropyOps for Autodiff<B, C> {
-    fn cross_entropy_rows(
-        logits: FloatTensor<Self>,
-        labels: IntTensor<Self>,
-        smoothing: f32,
-        ignored: i32,
-    ) -> FloatTensor<Self> {
-        let prep = CrossEntropyRows { smoothing, ignored }.prepare::<C>([logits.node()]).compute_bound().stateful();
+    fn cross_entropy_rows(logits: FloatTensor<Self>, labels: IntTensor<Self>, of: RowLoss) -> FloatTensor<Self> {
+        let prep = CrossEntropyRows(of).prepare::<C>([logits.node()]).compute_bound().stateful();
         let logits = logits.into_primitive();
         match prep {
             OpsKind::Tracked(prep) => {
-                let rows = B::cross_entropy_rows(logits.clone(), labels.clone(), smoothing, ignored);
+                let rows = B::cross_entropy_rows(logits.clone(), labels.clone(), of);
                 prep.finish((logits, labels, rows.clone()), rows)
             }
-            OpsKind::UnTracked(prep) => prep.finish(B::cross_entropy_rows(logits, labels, smoothing, ignored)),
+            OpsKind::UnTracked(prep) => prep.finish(B::cross_entropy_rows(logits, labels, of)),
         }
     }
 
@@ -54,8 +45,7 @@ impl<B: Backend + CrossEntropyOps, C: CheckpointStrategy> CrossEntropyOps for Au
         _labels: IntTensor<Self>,
         _rows: FloatTensor<Self>,
         _drows: FloatTensor<Self>,
-        _smoothing: f32,
-        _ignored: i32,
+        _of: RowLoss,
     ) -> FloatTensor<Self> {
         unreachable!("called by backward only, below the graph")
     }

@@ -13,7 +13,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{Int, Tensor};
 #[cfg(all(test, feature = "cuda"))]
 pub(crate) use gpu::tests::offline_kernels;
-pub(crate) use ops::CrossEntropyOps;
+pub(crate) use ops::{CrossEntropyOps, RowLoss};
 
 use crate::row::row_sums;
 use crate::settings::runs_plain;
@@ -56,15 +56,12 @@ pub fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>, config: &CrossEn
         return reference::cross_entropy(logits, labels, config);
     }
 
-    let smoothing = config.label_smoothing as f32;
-    let ignored = i32::try_from(config.ignore_index).expect("an ignored label of 32 bits");
-    let rows: Tensor<2> = Tensor::from_dispatch(Dispatch::cross_entropy_rows(
+    let of = RowLoss::new(config, None);
+    CrossEntropy::of_rows(Tensor::from_dispatch(Dispatch::cross_entropy_rows(
         logits.into_dispatch(),
         labels.into_dispatch(),
-        smoothing,
-        ignored,
-    ));
-    CrossEntropy::of_rows(rows)
+        of,
+    )))
 }
 
 /// Returns each row's negative log-likelihood of its label, `[M]`, f32; 0 where the label is `ignored`. See [`cross_entropy`].
@@ -73,13 +70,9 @@ pub(crate) fn cross_entropy_of_rows(logits: Tensor<2>, labels: Tensor<1, Int>, i
     if runs_plain(&logits.device()) {
         return reference::cross_entropy_of_rows(logits, labels, ignored);
     }
-    let ignored = i32::try_from(ignored).expect("an ignored label of 32 bits");
-    let found: Tensor<2> = Tensor::from_dispatch(Dispatch::cross_entropy_rows(
-        logits.into_dispatch(),
-        labels.into_dispatch(),
-        0.0,
-        ignored,
-    ));
+    let of = RowLoss::new(&CrossEntropyConfig { label_smoothing: 0.0, ignore_index: ignored }, None);
+    let found: Tensor<2> =
+        Tensor::from_dispatch(Dispatch::cross_entropy_rows(logits.into_dispatch(), labels.into_dispatch(), of));
     found.narrow(0, 0, 1).reshape([rows])
 }
 

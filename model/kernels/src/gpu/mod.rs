@@ -1,6 +1,7 @@
 //! The parts that all CUDA kernels are built from.
 
 pub(crate) mod async_copy;
+pub(crate) mod constant;
 #[cfg(test)]
 mod constants;
 pub(crate) mod early;

@@ -1,6 +1,7 @@
 //! What loops on the CPU share: slices of tensors, vector arithmetic, and products of matrices.
 
 pub(crate) mod matrix;
+pub(crate) mod softcap;
 pub(crate) mod vector;
 
 use std::borrow::Cow;

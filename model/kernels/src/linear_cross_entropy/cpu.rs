@@ -36,7 +36,7 @@ impl LinearCrossEntropyOps for Flex {
         let _call = record(&x, &weight, head);
         let losses = head.chunks(x.shape()[0]).map(|at| {
             let (_, labels, logits) = chunk((&x, &weight, &bias, &labels), head, at);
-            Self::cross_entropy_rows(logits, labels, head.smoothing, head.ignored)
+            Self::cross_entropy_rows(logits, labels, head.loss)
         });
         Self::float_cat(losses.collect(), 1)
     }
@@ -50,7 +50,6 @@ impl LinearCrossEntropyOps for Flex {
         wanted: Wanted,
     ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
         let _call = record(&x, &weight, head);
-        let Head { smoothing, ignored, .. } = head;
         let in_f32 = |x: FlexTensor| Self::float_cast(x, FloatDType::F32);
         let scale = gradient_scale(x.dtype());
         let (mut losses, mut dx): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
@@ -62,7 +61,7 @@ impl LinearCrossEntropyOps for Flex {
 
         for at in head.chunks(x.shape()[0]) {
             let (x, labels, logits) = chunk((&x, &weight, &bias, &labels), head, at);
-            let (rows, dlogits) = cross_entropy::cpu::rows_and_gradient(logits, labels, scale, smoothing, ignored);
+            let (rows, dlogits) = cross_entropy::cpu::rows_and_gradient(logits, labels, scale, head.loss);
             losses.push(rows);
 
             if wanted.bias {

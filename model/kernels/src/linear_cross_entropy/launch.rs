@@ -71,7 +71,7 @@ impl LinearCrossEntropyOps for CubeBackend {
         let out = empty(&chunks.x, [3, chunks.rows()], DType::F32);
         for at in chunks.at() {
             let logits = chunks.logits(rows_of(&chunks.x, at), at.1);
-            losses(&logits, &chunks.labels, &out, at.0, head.smoothing, head.ignored);
+            losses(&logits, &chunks.labels, &out, at.0, head.loss);
         }
         out
     }
@@ -95,12 +95,12 @@ impl LinearCrossEntropyOps for CubeBackend {
         // As long as a row of logits including its padding.
         let pitch = row_pitch(&chunks.buffer);
         let dbias = if wanted.bias { empty(&chunks.x, [pitch], DType::F32) } else { nothing() };
-        let loss = (head.smoothing, head.ignored, gradient_scale(chunks.x.dtype));
+        let scale = gradient_scale(chunks.x.dtype);
 
         for at in chunks.at() {
             let x = rows_of(&chunks.x, at);
             let logits = chunks.logits(x.clone(), at.1);
-            losses_and_gradient(&logits, &chunks.labels, &out, at.0, loss);
+            losses_and_gradient(&logits, &chunks.labels, &out, at.0, scale, head.loss);
             let dlogits = logits;
             let is_first = at.0 == 0;
             if wanted.bias {

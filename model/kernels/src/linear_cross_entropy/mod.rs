@@ -11,7 +11,6 @@
 //! mostly empty.
 
 mod autodiff;
-mod capped;
 mod cpu;
 mod each_row;
 #[cfg(feature = "cuda")]
@@ -25,7 +24,7 @@ use burn::tensor::{DType, Int, Tensor};
 pub use each_row::row_losses;
 use ops::{Head, LinearCrossEntropyOps};
 
-use crate::cross_entropy::{CrossEntropy, CrossEntropyConfig, cross_entropy};
+use crate::cross_entropy::{CrossEntropy, CrossEntropyConfig, RowLoss, cross_entropy};
 use crate::linear::{Layout, ProductKind, linear, linear_transposed};
 use crate::maybe::Maybe;
 use crate::settings::runs_plain;
@@ -70,7 +69,7 @@ impl Projection {
 }
 
 /// Returns the [`cross_entropy`] of `projection`'s logits of `x`, computed in chunks of `chunk_rows` rows; 0 means one
-/// chunk. Bounded logits have no kernel of their own: each of their chunks runs through the other operators.
+/// chunk.
 ///
 /// # Shapes
 /// - `x`: `[M, D]`
@@ -88,20 +87,15 @@ pub fn linear_cross_entropy(
     if chunk_rows == 0 || runs_plain(&x.device()) {
         return cross_entropy(projection.logits(x), labels, config);
     }
-    if projection.softcap.is_some() {
-        return capped::linear_cross_entropy(x, projection, labels, config, chunk_rows);
-    }
-
     let layout = projection.layout();
-    let Projection { weight, bias, .. } = projection;
+    let Projection { weight, bias, softcap, .. } = projection;
     let ([rows, _], [n_labels]) = (x.dims(), labels.dims());
     assert!(rows == n_labels && rows > 0, "{rows} rows of hidden states, but {n_labels} labels");
     layout.check(&x.dims(), &weight.dims());
     assert_eq!(x.dtype(), weight.dtype(), "a product of two dtypes");
     let head = Head {
         product: ProductKind::new(layout).without_fp8(),
-        smoothing: config.label_smoothing as f32,
-        ignored: i32::try_from(config.ignore_index).expect("an ignored label of 32 bits"),
+        loss: RowLoss::new(config, softcap.map(|cap| cap as f32)),
         chunk_rows,
     };
     if let Some(bias) = &bias {

@@ -9,6 +9,7 @@ use burn::tensor::DType;
 use burn::tensor::Shape;
 
 use crate::calls::{self, Running, Work};
+use crate::cross_entropy::RowLoss;
 use crate::linear::{Layout, ProductKind};
 use crate::maybe::Maybe;
 #[cfg(feature = "cuda")]
@@ -19,8 +20,7 @@ use crate::maybe::MaybeMetadata;
 pub(crate) struct Head {
     /// In layout NN for a weight `[D, V]`, NT for a weight `[V, D]`.
     pub(crate) product: ProductKind,
-    pub(crate) smoothing: f32,
-    pub(crate) ignored: i32,
+    pub(crate) loss: RowLoss,
     /// Rows of a chunk.
     pub(crate) chunk_rows: usize,
 }

@@ -7,9 +7,9 @@ use rayon::prelude::*;
 
 use super::operands::{Heads, Operands, Tile};
 use crate::attention::ops::FlashSpec;
-use crate::attention::softcap::slopes;
 use crate::attention::visible::Visible;
 use crate::host::matrix::{MatrixMut, multiply};
+use crate::host::softcap::slopes;
 use crate::host::vector::{dot, exp, vectorized_fn};
 use crate::host::view;
 

@@ -5,9 +5,9 @@ use std::ops::Range;
 use burn_flex::Flex;
 
 use crate::attention::ops::FlashSpec;
-use crate::attention::softcap::bound;
 use crate::attention::visible::Visible;
 use crate::host::matrix::{Matrix, MatrixMut, product_into};
+use crate::host::softcap::bound;
 use crate::host::vector::vectorized;
 use crate::maybe::MaybeInts;
 

@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 
 use super::Loss;
 use super::loss::write_losses;
-use super::row::{Row, row_sums};
+use super::row::{Row, bounded, row_sums};
 use crate::gpu::instruction::exp2_approx;
 use crate::gpu::pipeline::{VECTOR_BYTES, await_turn, barriers};
 
@@ -43,8 +43,15 @@ fn slope<N: Size>(log_sum: f32, label: i32, smoothing: f32, scale: f32, #[compti
 
 /// Returns the gradient of the first `count` logits of vector `at` of a row, and 0 for the rest of the vector.
 #[cube]
-fn gradient_of<N: Size>(z: Vector<f32, N>, at: u32, of: &Slope, #[comptime] count: usize) -> Vector<f32, N> {
+fn gradient_of<N: Size>(
+    logits: Vector<f32, N>,
+    at: u32,
+    of: &Slope,
+    #[comptime] count: usize,
+    #[comptime] row: Row,
+) -> Vector<f32, N> {
     let width = N::value().comptime();
+    let z = bounded::<N>(logits, row);
     let mut gradient = Vector::<f32, N>::zeroed();
     #[unroll]
     for i in 0..count {
@@ -57,6 +64,10 @@ fn gradient_of<N: Size>(z: Vector<f32, N>, at: u32, of: &Slope, #[comptime] coun
             let here = of.label % width as u32 == i as u32;
             gradient.insert(i, gradient.extract(i) - select(here, of.peak, 0.0f32));
         }
+    }
+    if comptime![row.softcap.is_some()] {
+        let tanh = z * Vector::new(comptime![1.0 / row.cap()].runtime());
+        gradient *= Vector::new(1.0f32) - tanh * tanh;
     }
     gradient
 }
@@ -76,14 +87,14 @@ fn write_gradient<F: Float, N: Size>(
     let mut at = UNIT_POS;
     while at < row.vectors {
         let z = Vector::cast_from(logits[from + at as usize]);
-        dlogits[base + at as usize] = Vector::cast_from(gradient_of::<N>(z, at, of, width));
+        dlogits[base + at as usize] = Vector::cast_from(gradient_of::<N>(z, at, of, width, row));
         at += row.units;
     }
 
     if comptime![row.rest > 0] {
         if at == row.vectors {
             let z = Vector::cast_from(logits[from + at as usize]);
-            dlogits[base + at as usize] = Vector::cast_from(gradient_of::<N>(z, at, of, comptime![row.rest]));
+            dlogits[base + at as usize] = Vector::cast_from(gradient_of::<N>(z, at, of, comptime![row.rest], row));
         }
     }
 }

@@ -12,7 +12,8 @@ use super::loss::cross_entropy_forward;
 use super::row::Row;
 use super::{LossLaunch, UNITS, UNITS_TWICE};
 use crate::calls;
-use crate::cross_entropy::ops::CrossEntropyOps;
+use crate::cross_entropy::ops::{CrossEntropyOps, RowLoss};
+use crate::gpu::constant::Constant;
 use crate::gpu::hardware::multiprocessors;
 use crate::gpu::memory::{empty, in_rows, row_pitch, vector_width};
 use crate::gpu::pipeline::can_copy;
@@ -24,21 +25,22 @@ fn rows_of(logits: CubeTensor) -> CubeTensor {
 }
 
 /// Returns the elements of a vector, and the shape of a row.
-fn row_shape(logits: &CubeTensor, units: u32) -> (usize, Row) {
+fn row_shape(logits: &CubeTensor, units: u32, of: RowLoss) -> (usize, Row) {
     let [rows, vocabulary] = [logits.meta.shape()[0], logits.meta.shape()[1]];
     // The stride of a single row is arbitrary.
     let pitch = if rows > 1 { logits.meta.strides()[0] } else { vocabulary };
     let width = vector_width(pitch, logits.dtype);
     let (vectors, pitch) = ((vocabulary / width) as u32, (pitch / width) as u32);
-    let row = Row { vectors, rest: vocabulary % width, pitch, units, slots: 0 };
+    let softcap = of.softcap.map(Constant::new);
+    let row = Row { vectors, rest: vocabulary % width, pitch, units, slots: 0, softcap };
     (width, row)
 }
 
 impl CrossEntropyOps for CubeBackend {
-    fn cross_entropy_rows(logits: CubeTensor, labels: CubeTensor, smoothing: f32, ignored: i32) -> CubeTensor {
+    fn cross_entropy_rows(logits: CubeTensor, labels: CubeTensor, of: RowLoss) -> CubeTensor {
         let (logits, labels) = (rows_of(logits), into_contiguous(labels));
         let out = empty(&logits, [3, logits.meta.shape()[0]], DType::F32);
-        losses(&logits, &labels, &out, 0, smoothing, ignored);
+        losses(&logits, &labels, &out, 0, of);
         out
     }
 
@@ -47,14 +49,13 @@ impl CrossEntropyOps for CubeBackend {
         labels: CubeTensor,
         rows: CubeTensor,
         drows: CubeTensor,
-        smoothing: f32,
-        ignored: i32,
+        of: RowLoss,
     ) -> CubeTensor {
         let _call = calls::begin(|| calls::of_passes("cross-entropy backward", &logits, 2));
         let (logits, labels) = (rows_of(logits), into_contiguous(labels));
         let (out, dout) = (into_contiguous(rows), into_contiguous(drows));
         let rows = logits.meta.shape()[0];
-        let (width, row) = row_shape(&logits, UNITS);
+        let (width, row) = row_shape(&logits, UNITS, of);
         let dtype = dtype_to_storage_type(logits.dtype);
         // The logits are as large as the rest of the step: overwrite them if this is their last use.
         let dlogits = if logits.can_mut() {
@@ -77,7 +78,7 @@ impl CrossEntropyOps for CubeBackend {
                 out.into_buffer_arg(),
                 dout.into_buffer_arg(),
                 dlogits.clone().into_buffer_arg(),
-                LossLaunch::new(rows as u32, smoothing, ignored),
+                LossLaunch::new(rows as u32, of.smoothing, of.ignored),
                 row,
                 dtype,
             );
@@ -87,16 +88,9 @@ impl CrossEntropyOps for CubeBackend {
 }
 
 /// Writes the losses of rows `first..` to `out` (`[3, M]`). `logits` has only these rows, `labels` has all rows.
-pub(crate) fn losses(
-    logits: &CubeTensor,
-    labels: &CubeTensor,
-    out: &CubeTensor,
-    first: usize,
-    smoothing: f32,
-    ignored: i32,
-) {
+pub(crate) fn losses(logits: &CubeTensor, labels: &CubeTensor, out: &CubeTensor, first: usize, of: RowLoss) {
     let _call = calls::begin(|| calls::of_passes("cross-entropy forward", logits, 1));
-    let (width, row) = row_shape(logits, UNITS);
+    let (width, row) = row_shape(logits, UNITS, of);
     let dtype = dtype_to_storage_type(logits.dtype);
 
     // SAFETY: one block per row, columns guarded by the vectors of a row; labels are ids of the vocabulary; rows
@@ -112,7 +106,7 @@ pub(crate) fn losses(
             labels.clone().into_buffer_arg(),
             out.clone().into_buffer_arg(),
             first as u32,
-            LossLaunch::new(out.meta.shape()[1] as u32, smoothing, ignored),
+            LossLaunch::new(out.meta.shape()[1] as u32, of.smoothing, of.ignored),
             row,
             dtype,
         );
@@ -125,15 +119,16 @@ pub(crate) fn losses_and_gradient(
     labels: &CubeTensor,
     out: &CubeTensor,
     first: usize,
-    (smoothing, ignored, scale): (f32, i32, f32),
+    scale: f32,
+    of: RowLoss,
 ) {
     let _call = calls::begin(|| calls::of_passes("cross-entropy forward, backward", logits, 2));
-    let (width, row) = row_shape(logits, UNITS_TWICE);
+    let (width, row) = row_shape(logits, UNITS_TWICE, of);
     let row = if can_copy(logits, width) { row.streamed() } else { row };
     let count = logits.meta.shape()[0] as u32;
     let cubes = if row.slots > 0 { count.min(multiprocessors(&out.client)) } else { count };
     let dtype = dtype_to_storage_type(logits.dtype);
-    let loss = LossLaunch::new(out.meta.shape()[1] as u32, smoothing, ignored);
+    let loss = LossLaunch::new(out.meta.shape()[1] as u32, of.smoothing, of.ignored);
 
     // SAFETY: as in `losses`; a row is copied with the vector that it ends in, which lies in its pitch.
     #[expect(unsafe_code, reason = "launching without bounds checks")]

@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::Loss;
-use super::row::{Row, RowSums, row_sums};
+use super::row::{Row, RowSums, bounded, row_sums};
 
 /// Writes loss, negative log-likelihood and log of the sum of exponentials of the row at `base` to column `at` of `out`
 /// (`[3, rows]`).
@@ -23,7 +23,7 @@ pub(super) fn write_losses<F: Float, N: Size>(
     let mut nll = 0.0f32;
     if label != of.ignored {
         let index = label as usize;
-        let z = Vector::<f32, N>::cast_from(logits[base + index / width]).extract_dynamic(index % width);
+        let z = bounded::<N>(Vector::cast_from(logits[base + index / width]), row).extract_dynamic(index % width);
         let mean = sums.total / comptime![row.vocabulary(width)];
         loss = sums.log_sum - (1.0f32 - of.smoothing) * z - of.smoothing * mean;
         nll = sums.log_sum - z;

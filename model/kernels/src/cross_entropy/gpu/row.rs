@@ -4,7 +4,8 @@ use std::f32::consts::LOG2_E;
 
 use cubecl::prelude::*;
 
-use crate::gpu::instruction::exp2_approx;
+use crate::gpu::constant::Constant;
+use crate::gpu::instruction::{exp2_approx, sigmoid_base2};
 use crate::gpu::pipeline::VECTOR_BYTES;
 
 /// Bytes of shared memory for rows.
@@ -27,6 +28,8 @@ pub(super) struct Row {
     pub(super) units: u32,
     /// Rows in shared memory at a time: the one that is worked on and those being copied. 0 if rows are not streamed.
     pub(super) slots: usize,
+    /// The bound `c` of the logits, which count as `c * tanh(logit / c)`.
+    pub(super) softcap: Option<Constant>,
 }
 
 impl Row {
@@ -41,9 +44,27 @@ impl Row {
         Self { slots: if slots < 2 { 0 } else { slots.min(MOST_SLOTS) }, ..self }
     }
 
+    /// Returns the bound of the logits; infinity without one.
+    pub(super) fn cap(&self) -> f32 {
+        self.softcap.map_or(f32::INFINITY, Constant::value)
+    }
+
     pub(super) fn vocabulary(&self, width: usize) -> f32 {
         (self.vectors as usize * width + self.rest) as f32
     }
+}
+
+/// Returns logits as they count.
+#[cube]
+pub(super) fn bounded<N: Size>(z: Vector<f32, N>, #[comptime] row: Row) -> Vector<f32, N> {
+    let mut bounded = z;
+    if comptime![row.softcap.is_some()] {
+        let cap = comptime![row.cap()].runtime();
+        // tanh(x) is 2 sigmoid(2 x) - 1.
+        let sigmoid = sigmoid_base2::<N>(z * Vector::new(comptime![2.0 * LOG2_E / row.cap()].runtime()));
+        bounded = sigmoid * Vector::new(2.0f32 * cap) - Vector::new(cap);
+    }
+    bounded
 }
 
 /// Reductions over a row.
@@ -88,13 +109,14 @@ pub(super) fn row_sums<F: Float, N: Size>(logits: &[Vector<F, N>], base: usize, 
     let mut partial = Partial { max: LOWEST.runtime(), exponentials: 0.0f32.runtime(), sum: 0.0f32.runtime() };
     let mut at = UNIT_POS;
     while at < row.vectors {
-        include::<N>(&mut partial, Vector::cast_from(logits[base + at as usize]), width);
+        include::<N>(&mut partial, bounded::<N>(Vector::cast_from(logits[base + at as usize]), row), width);
         at += row.units;
     }
     // The thread whose turn it is takes the incomplete vector.
     if comptime![row.rest > 0] {
         if at == row.vectors {
-            include::<N>(&mut partial, Vector::cast_from(logits[base + at as usize]), comptime![row.rest]);
+            let z = bounded::<N>(Vector::cast_from(logits[base + at as usize]), row);
+            include::<N>(&mut partial, z, comptime![row.rest]);
         }
     }
 

@@ -7,6 +7,7 @@ use super::gradient::{ChunkCompilationArg, cross_entropy_backward, cross_entropy
 use super::loss::cross_entropy_forward;
 use super::row::Row;
 use super::{LossCompilationArg, UNITS, UNITS_TWICE};
+use crate::gpu::constant::Constant;
 use crate::gpu::offline::{Compiled, buffer, settings};
 
 /// The kernels that `ptx.lock` records.
@@ -19,12 +20,20 @@ pub(crate) fn offline_kernels() -> &'static [Compiled] {
         let mut kernels = Vec::new();
         for (name, dtype) in [("bf16", DType::BF16), ("f16", DType::F16)] {
             let dtype = dtype_to_storage_type(dtype);
-            for (vectors, rest, streamed) in [(6288, 0, true), (6282, 1, true), (4000, 0, true), (6288, 0, false)] {
-                let row = |units| Row { vectors, rest, pitch: vectors + 16, units, slots: 0 };
+            let capped = Some(Constant::new(30.0));
+            for (vectors, rest, streamed, softcap) in [
+                (6288, 0, true, None),
+                (6282, 1, true, None),
+                (4000, 0, true, None),
+                (6288, 0, false, None),
+                (6282, 1, true, capped),
+            ] {
+                let row = |units| Row { vectors, rest, pitch: vectors + 16, units, slots: 0, softcap };
                 let both = if streamed { row(UNITS_TWICE).streamed() } else { row(UNITS_TWICE) };
                 assert_eq!(both.slots > 0, streamed);
                 let rest = if rest > 0 { "-and-rest" } else { "" };
-                let case = format!("{vectors}-vectors{rest}");
+                let bound = if softcap.is_some() { "-softcap" } else { "" };
+                let case = format!("{vectors}-vectors{rest}{bound}");
 
                 let (launch, properties, target) = settings(UNITS_TWICE);
                 #[rustfmt::skip]
@@ -63,8 +72,8 @@ fn kernels_compile_without_a_device() {
 
 #[test]
 fn rows_stream_where_two_fit() {
-    let slots =
-        |vectors, rest| Row { vectors, rest, pitch: vectors + 1, units: UNITS_TWICE, slots: 0 }.streamed().slots;
+    let row = |vectors, rest| Row { vectors, rest, pitch: vectors + 1, units: UNITS_TWICE, slots: 0, softcap: None };
+    let slots = |vectors, rest| row(vectors, rest).streamed().slots;
     // The vocabularies of GPT-2 and of the translator, one too long for two rows, and one of a few tokens.
     assert_eq!([slots(6288, 0), slots(6282, 1), slots(4000, 0), slots(6656, 1), slots(0, 3)], [2, 2, 3, 0, 3]);
 }

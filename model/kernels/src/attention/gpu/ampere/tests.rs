@@ -15,7 +15,8 @@ use super::query_gradient::query_gradient;
 use super::relative_gradient::{relative_gradient, sum_by_distance};
 use super::split_gradient::key_or_value_gradient;
 use super::{InputsCompilationArg, OutputsCompilationArg, is_wide, owns_one};
-use crate::attention::gpu::shared::config::{Constant, FlashConfig, UNITS};
+use crate::attention::gpu::shared::config::{FlashConfig, UNITS};
+use crate::gpu::constant::Constant;
 use crate::gpu::mma_f32::Arithmetic;
 use crate::gpu::offline::{Compiled, buffer, settings};
 

@@ -13,7 +13,8 @@ use super::query_gradient::query_gradient;
 use super::wide_key_value_gradient::wide_key_value_gradient;
 use super::wide_query_gradient::wide_query_gradient;
 use crate::attention::gpu::shared::arguments::{InputsCompilationArg, OutputsCompilationArg};
-use crate::attention::gpu::shared::config::{Constant, FlashConfig, UNITS};
+use crate::attention::gpu::shared::config::{FlashConfig, UNITS};
+use crate::gpu::constant::Constant;
 use crate::gpu::mma_f32::Arithmetic;
 use crate::gpu::offline::{Compiled, buffer, settings};
 

@@ -6,10 +6,11 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::arguments::{CallLaunch, DropoutLaunch, LensLaunch, MasksLaunch};
-use super::config::{Constant, FlashConfig};
+use super::config::FlashConfig;
 use crate::attention::ops::FlashSpec;
 use crate::dropout::kernel::DropArgsLaunch;
 use crate::dropout::threshold_16;
+use crate::gpu::constant::Constant;
 use crate::gpu::mma_f32::Arithmetic;
 use crate::maybe::{Maybe, MaybeInts};
 

@@ -2,6 +2,7 @@
 
 use cubecl::wgmma::{Major, Swizzle, WgmmaTileLayout};
 
+use crate::gpu::constant::Constant;
 use crate::gpu::mma_f32::Arithmetic;
 
 /// Rows of a tile.
@@ -36,20 +37,6 @@ pub(crate) struct FlashConfig {
     pub(crate) dropout: bool,
     /// How products are computed; of 16 bits for the kernels for Hopper.
     pub(crate) arithmetic: Arithmetic,
-}
-
-/// A number that a kernel is compiled with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Constant(u32);
-
-impl Constant {
-    pub(crate) fn new(value: f32) -> Self {
-        Self(value.to_bits())
-    }
-
-    fn value(self) -> f32 {
-        f32::from_bits(self.0)
-    }
 }
 
 impl FlashConfig {

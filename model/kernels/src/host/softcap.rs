@@ -1,10 +1,10 @@
-//! Bounds of scores on the CPU.
+//! Bounds of scores and of logits on the CPU.
 
-use crate::host::vector::{tanh, vectorized_fn};
+use super::vector::{tanh, vectorized_fn};
 
 vectorized_fn! {
     /// Replaces each score `x` by `cap * tanh(x / cap)`, if there is a bound.
-    pub(super) fn bound(scores: &mut [f32], cap: Option<f32>) {
+    pub(crate) fn bound(scores: &mut [f32], cap: Option<f32>) {
         if let Some(cap) = cap {
             let inverse = cap.recip();
             scores.iter_mut().for_each(|score| *score = cap * tanh(*score * inverse));
@@ -13,7 +13,7 @@ vectorized_fn! {
 }
 
 /// Returns the slopes of [`bound`] where it gave `scores`; nothing without a bound.
-pub(super) fn slopes(scores: &[f32], cap: Option<f32>) -> Vec<f32> {
+pub(crate) fn slopes(scores: &[f32], cap: Option<f32>) -> Vec<f32> {
     let Some(cap) = cap else { return Vec::new() };
     scores.iter().map(|score| 1.0 - (score / cap) * (score / cap)).collect()
 }
