@@ -31,6 +31,7 @@ def encoder_config(arguments):
         "d_model": arguments.width,
         "d_ff": 4 * arguments.width,
         "n_heads": arguments.width // 64,
+        "n_kv_heads": 0,
         "n_encoder_layers": arguments.layers,
         "source_vocab_size": arguments.vocab,
         "target_vocab_size": arguments.vocab,
