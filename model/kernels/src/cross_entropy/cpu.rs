@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::ops::{CrossEntropyOps, RowLoss};
 use crate::calls;
-use crate::host::softcap::{bound, slopes};
+use crate::host::softcap::{bound, multiply_by_slopes, slopes};
 use crate::host::vector::{exp, exponentials, log_sum_exp, max, sum, vectorized, vectorized_fn};
 use crate::host::{change, ints, tensor, view};
 
@@ -54,7 +54,7 @@ impl CrossEntropyOps for Flex {
                 let slopes = slopes(z, of.softcap);
                 gradient(z, log_sum, spread, scale);
                 z[labels[row] as usize] -= (1.0 - of.smoothing) * scale;
-                multiply(z, &slopes);
+                multiply_by_slopes(z, &slopes);
             });
         })
     }
@@ -88,7 +88,7 @@ pub(crate) fn rows_and_gradient(
             }
             vectorized(|| z.iter_mut().for_each(|z| *z = *z * (scale / exponentials) - spread));
             z[label as usize] -= (1.0 - of.smoothing) * scale;
-            multiply(z, &slopes);
+            multiply_by_slopes(z, &slopes);
             losses(log_sum, at_label, total / vocabulary as f32, of.smoothing)
         };
         logits.par_chunks_mut(vocabulary).zip(&labels).map(of_row).collect_into_vec(&mut per_row);
@@ -110,11 +110,6 @@ fn bounded(z: &[f32], cap: Option<f32>) -> Cow<'_, [f32]> {
         bound(z.to_mut(), cap);
     }
     z
-}
-
-/// Multiplies the gradient of a row's bounded logits by the slopes of the bound, if there is one.
-fn multiply(gradient: &mut [f32], slopes: &[f32]) {
-    gradient.iter_mut().zip(slopes).for_each(|(gradient, slope)| *gradient *= slope);
 }
 
 /// Returns the loss with and without smoothing, and the logarithm of the sum of exponentials.

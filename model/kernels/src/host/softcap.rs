@@ -17,3 +17,8 @@ pub(crate) fn slopes(scores: &[f32], cap: Option<f32>) -> Vec<f32> {
     let Some(cap) = cap else { return Vec::new() };
     scores.iter().map(|score| 1.0 - (score / cap) * (score / cap)).collect()
 }
+
+/// Multiplies the gradients of bounded numbers by the [`slopes`] of their bound, if there is one.
+pub(crate) fn multiply_by_slopes(gradients: &mut [f32], slopes: &[f32]) {
+    gradients.iter_mut().zip(slopes).for_each(|(gradient, slope)| *gradient *= slope);
+}

@@ -87,6 +87,7 @@ pub fn linear_cross_entropy(
     if chunk_rows == 0 || runs_plain(&x.device()) {
         return cross_entropy(projection.logits(x), labels, config);
     }
+
     let layout = projection.layout();
     let Projection { weight, bias, softcap, .. } = projection;
     let ([rows, _], [n_labels]) = (x.dims(), labels.dims());

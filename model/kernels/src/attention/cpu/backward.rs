@@ -9,7 +9,7 @@ use super::operands::{Heads, Operands, Tile};
 use crate::attention::ops::FlashSpec;
 use crate::attention::visible::Visible;
 use crate::host::matrix::{MatrixMut, multiply};
-use crate::host::softcap::slopes;
+use crate::host::softcap::{multiply_by_slopes, slopes};
 use crate::host::vector::{dot, exp, vectorized_fn};
 use crate::host::view;
 
@@ -122,7 +122,7 @@ fn through_softmax(
         let [own, own_gradients] = [&mut scores[seen.clone()], &mut gradients[seen.clone()]];
         let slopes = slopes(own, softcap);
         row_through_softmax([own, &mut *own_gradients], known.lse[first + query], [out, d_out]);
-        own_gradients.iter_mut().zip(slopes).for_each(|(gradient, slope)| *gradient *= slope);
+        multiply_by_slopes(own_gradients, &slopes);
         visible.each_kept(batch_row, head, query, &tile.keys, |key, factor| scores[key] *= factor);
     }
 }
